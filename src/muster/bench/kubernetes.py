@@ -1,0 +1,267 @@
+"""A real Kubernetes control plane on loopback: etcd, kube-apiserver and kube-controller-manager as child processes.
+
+Tests compare behaviour with it and benchmarks compare speed. The binaries come from `tools/kubernetes-assets` (which see).
+Blocking and single-threaded; nothing of Muster's own runs in here. Every child dies with this process, even when it is
+killed, because `setpriv --pdeathsig` asks the kernel for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import ipaddress
+import os
+import secrets
+import shutil
+import socket
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 20.0
+
+# What Muster's contract needs from the controller manager: collection by owner, emptying of namespaces, budgets, and the
+# usual controllers whose objects appear in tests. Without podgc, which would delete pods bound to nodes that do not exist.
+CONTROLLERS = "namespace,garbagecollector,disruption,serviceaccount,root-ca-cert-publisher,replicaset,deployment,job,endpoint,resourcequota"
+
+
+class NotAvailable(Exception):
+    """There is no Kubernetes to be had here; the message says why and what would help."""
+
+
+def find_assets(*, build: bool) -> Path:
+    """The directory of binaries, through `tools/kubernetes-assets`; with `build` it may take minutes to make them."""
+    override = os.environ.get("KUBEBUILDER_ASSETS")
+    script = Path(__file__).parents[3] / "tools" / "kubernetes-assets"
+    if not script.exists():
+        if override:
+            return Path(override)
+        raise NotAvailable("no tools/kubernetes-assets beside this package and KUBEBUILDER_ASSETS is not set")
+    command = [str(script)] if build else [str(script), "--cached"]
+    found = subprocess.run(command, stdout=subprocess.PIPE, stderr=None if build else subprocess.PIPE, text=True, check=False)
+    if found.returncode != 0:
+        why = (found.stderr or "").strip().splitlines()
+        raise NotAvailable(why[-1] if why else "tools/kubernetes-assets failed; its output says why")
+    return Path(found.stdout.strip())
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that are free now. All are held open together, so that none is given twice."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+class ControlPlane:
+    """`start()` returns when the API server is ready and can be written to; `stop()` ends every process that it started."""
+
+    def __init__(self, assets: Path, work_dir: Path) -> None:
+        self.assets = assets
+        self.work_dir = work_dir
+        self.admin_token = secrets.token_hex(16)
+        self.etcd_port, self.etcd_peer_port, self.port = free_ports(3)
+        self.url = f"https://127.0.0.1:{self.port}"
+        self.ca_path = work_dir / "ca.crt"
+        self.kubeconfig_path = work_dir / "kubeconfig"
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def etcd_pid(self) -> int:
+        return self._children["etcd"].pid
+
+    @property
+    def apiserver_pid(self) -> int:
+        return self._children["kube-apiserver"].pid
+
+    @property
+    def has_controller_manager(self) -> bool:
+        return (self.assets / "kube-controller-manager").exists()
+
+    def start(self) -> None:
+        self.work_dir.mkdir(parents=True, exist_ok=True)
+        _write_certificates(self.work_dir)
+        (self.work_dir / "tokens.csv").write_text(f'{self.admin_token},admin,admin,"system:masters"\n')
+        self.write_kubeconfig(self.kubeconfig_path)
+        try:
+            self._start_etcd()
+            self._start_apiserver()
+            if self.has_controller_manager:
+                self._start_controller_manager()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        for name in reversed(list(self._children)):
+            child = self._children.pop(name)
+            child.terminate()
+            try:
+                child.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+
+    def __enter__(self) -> ControlPlane:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def write_kubeconfig(self, path: Path) -> None:
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "kubernetes",
+            "clusters": [{"name": "kubernetes", "cluster": {"server": self.url, "certificate-authority": str(self.ca_path)}}],
+            "users": [{"name": "admin", "user": {"token": self.admin_token}}],
+            "contexts": [{"name": "kubernetes", "context": {"cluster": "kubernetes", "user": "admin", "namespace": "default"}}],
+        }
+        path.write_bytes(msgspec.json.encode(config))
+        path.chmod(0o600)
+
+    def _start_etcd(self) -> None:
+        client, peer = f"http://127.0.0.1:{self.etcd_port}", f"http://127.0.0.1:{self.etcd_peer_port}"
+        self._spawn(
+            "etcd",
+            f"--data-dir={self.work_dir / 'etcd'}",
+            f"--listen-client-urls={client}",
+            f"--advertise-client-urls={client}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}",
+        )
+        self._wait_for("etcd", lambda: b'"true"' in _fetch(f"{client}/health"))
+
+    def _start_apiserver(self) -> None:
+        work = self.work_dir
+        self._spawn(
+            "kube-apiserver",
+            f"--etcd-servers=http://127.0.0.1:{self.etcd_port}",
+            "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",
+            f"--secure-port={self.port}",
+            f"--cert-dir={work / 'certs'}",
+            f"--tls-cert-file={work / 'server.crt'}",
+            f"--tls-private-key-file={work / 'server.key'}",
+            f"--client-ca-file={work / 'ca.crt'}",
+            f"--token-auth-file={work / 'tokens.csv'}",
+            "--authorization-mode=RBAC",
+            "--disable-admission-plugins=ServiceAccount",
+            "--service-cluster-ip-range=10.0.0.0/24",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={work / 'server.key'}",
+            f"--service-account-signing-key-file={work / 'server.key'}",
+            "--endpoint-reconciler-type=none",
+        )
+        self._wait_for("kube-apiserver", lambda: self.fetch("/readyz") == b"ok")
+        # Ready is said before the default namespace is there, and without it nothing can be written.
+        self._wait_for("kube-apiserver", lambda: b'"default"' in self.fetch("/api/v1/namespaces/default"))
+
+    def _start_controller_manager(self) -> None:
+        self._spawn(
+            "kube-controller-manager",
+            f"--kubeconfig={self.kubeconfig_path}",
+            "--leader-elect=false",
+            f"--controllers={CONTROLLERS}",
+            f"--service-account-private-key-file={self.work_dir / 'server.key'}",
+            f"--root-ca-file={self.ca_path}",
+            f"--cert-dir={self.work_dir / 'certs'}",
+            "--secure-port=0",
+            "--kube-api-qps=500",
+            "--kube-api-burst=1000",
+        )
+
+    def fetch(self, path: str) -> bytes:
+        context = ssl.create_default_context(cafile=str(self.ca_path))
+        return _fetch(self.url + path, headers={"Authorization": f"Bearer {self.admin_token}"}, context=context)
+
+    def _spawn(self, program: str, *arguments: str) -> None:
+        command = [str(self.assets / program), *arguments]
+        if setpriv := shutil.which("setpriv"):
+            command = [setpriv, "--pdeathsig", "KILL", "--", *command]
+        with (self.work_dir / f"{program}.log").open("ab") as log:
+            # A session of its own keeps the terminal's Ctrl-C from reaching it before we stop it in order.
+            self._children[program] = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+
+    def _wait_for(self, program: str, ready: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if self._children[program].poll() is not None:
+                break
+            with contextlib.suppress(OSError):
+                if ready():
+                    return
+            time.sleep(0.05)
+        log = (self.work_dir / f"{program}.log").read_text(errors="replace").splitlines()[-15:]
+        raise NotAvailable(f"{program} did not become ready; its log ends:\n" + "\n".join(log))
+
+
+@contextlib.contextmanager
+def control_plane(work_dir: Path, *, build: bool) -> Iterator[ControlPlane]:
+    plane = ControlPlane(find_assets(build=build), work_dir)
+    with plane:
+        yield plane
+
+
+def _fetch(url: str, *, headers: dict[str, str] | None = None, context: ssl.SSLContext | None = None) -> bytes:
+    request = urllib.request.Request(url, headers=headers or {})
+    try:
+        with urllib.request.urlopen(request, timeout=5, context=context) as answer:
+            body: bytes = answer.read()
+            return body
+    except urllib.error.HTTPError as error:
+        return error.read()
+
+
+def _write_certificates(work_dir: Path) -> None:
+    """A CA and a server certificate for loopback, good for a day: this control plane does not live longer."""
+    now = datetime.datetime.now(datetime.UTC)
+
+    def certificate(
+        subject: str, key: rsa.RSAPrivateKey, issuer: str, issuer_key: rsa.RSAPrivateKey, *, ca: bool
+    ) -> x509.Certificate:
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)]))
+            .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(minutes=5))
+            .not_valid_after(now + datetime.timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+        )
+        if not ca:
+            names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+            builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        else:
+            builder = builder.add_extension(
+                x509.KeyUsage(True, False, False, False, False, True, True, False, False), critical=True
+            )
+        return builder.sign(issuer_key, hashes.SHA256())
+
+    ca_key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    server_key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    for name, key, issuer_key, ca in (("ca", ca_key, ca_key, True), ("server", server_key, ca_key, False)):
+        made = certificate("muster-test-ca" if ca else "kube-apiserver", key, "muster-test-ca", issuer_key, ca=ca)
+        (work_dir / f"{name}.crt").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+        private = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+        )
+        key_path = work_dir / f"{name}.key"
+        key_path.touch(mode=0o600)
+        key_path.write_bytes(private)

@@ -1,0 +1,38 @@
+"""Fixtures that every part of the suite may use, and the rules on what runs where.
+
+A test that needs a real Kubernetes carries the marker `kubernetes` and takes the fixture `kubernetes`. Where there are no
+binaries it is skipped by name and with the reason, and the run says so at the end; in CI that is a failure instead.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import hypothesis
+import pytest
+
+from muster.bench.kubernetes import ControlPlane, NotAvailable, control_plane
+
+hypothesis.settings.register_profile("default", deadline=None, max_examples=60)
+hypothesis.settings.register_profile("soak", deadline=None, max_examples=2000)
+hypothesis.settings.load_profile("soak" if os.environ.get("MUSTER_SOAK") else "default")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("kubernetes"):
+            # One control plane serves the whole run: with pytest-xdist all its tests go to one worker.
+            item.add_marker(pytest.mark.xdist_group("kubernetes"))
+
+
+@pytest.fixture(scope="session")
+def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A running kube-apiserver with etcd and kube-controller-manager, shared by the whole run."""
+    try:
+        with control_plane(tmp_path_factory.mktemp("kubernetes"), build=True) as plane:
+            yield plane
+    except NotAvailable as missing:
+        if os.environ.get("CI"):
+            pytest.fail(f"CI must run the Kubernetes tests: {missing}")
+        pytest.skip(f"no real Kubernetes here: {missing}")
