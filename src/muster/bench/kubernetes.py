@@ -33,7 +33,10 @@ STOP_TIMEOUT_S = 20.0
 
 # What Muster's contract needs from the controller manager: collection by owner, emptying of namespaces, budgets, and the
 # usual controllers whose objects appear in tests. Without podgc, which would delete pods bound to nodes that do not exist.
-CONTROLLERS = "namespace,garbagecollector,disruption,serviceaccount,root-ca-cert-publisher,replicaset,deployment,job,endpoint,resourcequota"
+CONTROLLERS = (
+    "namespace,garbagecollector,disruption,serviceaccount,root-ca-cert-publisher,"
+    "resourcequota,endpoint,replicaset,deployment,job"
+)
 
 
 class NotAvailable(Exception):
@@ -68,9 +71,10 @@ def free_ports(count: int) -> list[int]:
 class ControlPlane:
     """`start()` returns when the API server is ready and can be written to; `stop()` ends every process that it started."""
 
-    def __init__(self, assets: Path, work_dir: Path) -> None:
+    def __init__(self, assets: Path, work_dir: Path, *, controllers: bool = True) -> None:
         self.assets = assets
         self.work_dir = work_dir
+        self.controllers = controllers
         self.admin_token = secrets.token_hex(16)
         self.etcd_port, self.etcd_peer_port, self.port = free_ports(3)
         self.url = f"https://127.0.0.1:{self.port}"
@@ -98,7 +102,7 @@ class ControlPlane:
         try:
             self._start_etcd()
             self._start_apiserver()
-            if self.has_controller_manager:
+            if self.controllers and self.has_controller_manager:
                 self._start_controller_manager()
         except BaseException:
             self.stop()

@@ -1,0 +1,98 @@
+"""What the documentation tells people to type is typed here.
+
+On every page, the ```sh blocks run in order in one scratch directory, with a Muster of the page's own running and
+KUBECONFIG set; ```python blocks run the same way. A ```shell block is not run from here: it must be in `COVERED_ELSEWHERE`,
+which names what does run it. Other fences (text, yaml, json) are output and files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.server_process import ServerProcess
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("README*.md"), *ROOT.glob("docs/**/*.md")])
+FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK_TIMEOUT_S = 120
+
+COVERED_ELSEWHERE = {
+    "make demo": "tests/e2e/test_demo.py runs tools/demo.py",
+    "make demo KEEP=1": "tests/e2e/test_demo.py runs tools/demo.py --keep",
+    "make test": "continuous integration runs it",
+    "make test-fast": "a part of make test",
+    "make lint": "continuous integration runs it",
+    "make bench": "tests/bench/test_api.py runs it at a small scale",
+    "make soak": "the same tests as make test, at full count",
+    "make setup": "a part of make test",
+    "muster up": "this file starts it for every page",
+}
+
+
+def _blocks(page: Path, languages: set[str]) -> list[tuple[str, str]]:
+    return [(language, body) for language, body in FENCE.findall(page.read_text()) if language in languages]
+
+
+def _pages_with_commands() -> Iterator[Path]:
+    return (page for page in PAGES if _blocks(page, {"sh", "python"}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", _pages_with_commands(), ids=lambda page: str(page.relative_to(ROOT)))
+async def test_commands_of_the_page_work(page: Path, tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path / "data")
+    await server.start()
+    try:
+        scratch = tmp_path / "scratch"
+        scratch.mkdir()
+        (scratch / "examples").symlink_to(ROOT / "examples")
+        environment = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "KUBECONFIG": str(server.data_dir / "kubeconfig"),
+            "HOME": str(scratch),
+        }
+        for language, body in _blocks(page, {"sh", "python"}):
+            command = ["bash", "-euo", "pipefail", "-c", body] if language == "sh" else [sys.executable, "-c", body]
+            done = await asyncio.to_thread(
+                subprocess.run,
+                command,
+                cwd=scratch,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=BLOCK_TIMEOUT_S,
+                check=False,
+            )
+            assert done.returncode == 0, f"{page.name}:\n{body}\nanswered {done.returncode}:\n{done.stdout}{done.stderr}"
+    finally:
+        await server.stop()
+
+
+def test_every_command_has_something_that_runs_it() -> None:
+    orphans = [
+        f"{page.relative_to(ROOT)}: {line}"
+        for page in PAGES
+        for _, body in _blocks(page, {"shell", "bash", "console"})
+        for line in body.strip().splitlines()
+        if line.split("#")[0].strip() not in COVERED_ELSEWHERE and not line.startswith(("git clone ", "cd "))
+    ]
+    assert not orphans, orphans
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    broken = [
+        f"{page.relative_to(ROOT)} -> {target}"
+        for page in PAGES
+        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text())
+        if not (page.parent / target).exists()
+    ]
+    assert not broken, broken

@@ -1,0 +1,70 @@
+"""A real `muster up` as a child process, for tests that kill it, restart it and talk to it over TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import ssl
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+
+READY_TIMEOUT_S = 60.0
+
+
+class ServerProcess:
+    """One data directory, and at most one running server on it."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+        self.url = ""
+        self.token = ""
+        self._child: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        kubeconfig = self.data_dir / "kubeconfig"
+        kubeconfig.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "muster.cli.main", "up", "--data-dir", str(self.data_dir), "--listen", "127.0.0.1:0"]
+        log = os.open(self.data_dir.parent / "muster-up.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._child = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
+        os.close(log)
+        async with asyncio.timeout(READY_TIMEOUT_S):
+            while not await self._is_ready(kubeconfig):
+                assert self._child.returncode is None, (self.data_dir.parent / "muster-up.log").read_text()[-3000:]
+                await asyncio.sleep(0.01)
+
+    async def _is_ready(self, kubeconfig: Path) -> bool:
+        try:
+            config = yaml.safe_load(kubeconfig.read_text())
+            self.url = config["clusters"][0]["cluster"]["server"]
+            self.token = config["users"][0]["user"]["token"]
+            async with self.session() as session, session.get(f"{self.url}/readyz") as answer:
+                return answer.status == 200
+        except (OSError, TypeError, KeyError, yaml.YAMLError, aiohttp.ClientError):
+            return False
+
+    async def kill(self) -> None:
+        assert self._child is not None
+        with contextlib.suppress(ProcessLookupError):
+            self._child.send_signal(signal.SIGKILL)
+        await self._child.wait()
+
+    async def stop(self) -> int:
+        assert self._child is not None
+        if self._child.returncode is None:
+            self._child.send_signal(signal.SIGTERM)
+        return await self._child.wait()
+
+    @contextlib.asynccontextmanager
+    async def session(self, **options: Any) -> AsyncIterator[aiohttp.ClientSession]:
+        tls = ssl.create_default_context(cafile=str(self.data_dir / "pki" / "ca.crt"))
+        headers = {"Authorization": f"Bearer {self.token}"}
+        connector = aiohttp.TCPConnector(ssl=tls, limit=0)
+        async with aiohttp.ClientSession(connector=connector, headers=headers, **options) as session:
+            yield session
