@@ -45,6 +45,8 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     """Besides metadata.name and metadata.namespace."""
     is_custom: bool = False
     """On a real cluster this kind exists only because its CRD was installed."""
+    scale_paths: tuple[str, str, str] | None = None
+    """With the `scale` subresource: paths of the replicas in spec and in status, and of the label selector as text or ""."""
     generation_tracked: bool = True
     """False for kinds without spec (ConfigMap, Event, ...): Kubernetes leaves their generation unset."""
 

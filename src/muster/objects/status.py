@@ -177,7 +177,8 @@ class StorageFull(ApiError):
 
 
 _BY_REASON: Mapping[str, type[ApiError]] = {c.reason: c for c in ApiError.__subclasses__()}
-_BY_CODE: Mapping[int, type[ApiError]] = {c.code: c for c in reversed(ApiError.__subclasses__())}
+_BY_CODE: Mapping[int, type[ApiError]] = {c.code: c for c in reversed(ApiError.__subclasses__())} | {409: Conflict}
+"""For answers without a reason. Of two classes with one code the first counts; a bare 409 says only `Conflict`."""
 
 
 def from_status(status: Mapping[str, Any], http_code: int = 0) -> ApiError:

@@ -1,0 +1,67 @@
+"""What several of Kuscia's kinds share. Pure."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import field
+
+from muster.objects.kinds.base import Object, between, one_of
+from muster.objects.kinds.shapes import Foreign, Seconds
+from muster.objects.resources import Column, Resource
+from muster.objects.view import keyed
+
+GROUP = "kuscia.secretflow"
+VERSION = "v1alpha1"
+
+TaskPhase = Literal["", "Pending", "Running", "Succeeded", "Failed"]
+InterConnProtocol = Annotated[str, one_of("", "kuscia", "bfia")]
+
+
+class BandwidthLimit(Foreign):
+    """A ceiling on what the party's task sends to one peer."""
+
+    destination_id: Annotated[str, "The peer: a Domain."] = field(name="destinationID")
+    limit_kbps: Annotated[int, "In KiB per second.", between(0, number_format="int64")] = field(name="limitKBps")
+
+
+BandwidthLimits = Annotated[list[BandwidthLimit], keyed("destinationID")]
+
+
+class ScheduleConfig(Foreign):
+    """How long to try, and with how many parties to start."""
+
+    min_reserved_members: (
+        Annotated[int, "Parties that must have reserved; all when left out.", between(1, number_format="int64")] | None
+    ) = None
+    resource_reserved_seconds: Annotated[Seconds, "How long a party holds what it reserved."] = 0
+    lifecycle_seconds: Annotated[Seconds, "Give up when not scheduled by then."] = 0
+    retry_interval_seconds: Annotated[Seconds, "Pause before reserving again."] = 0
+
+
+def kuscia_resource(
+    view: type[Object],
+    plural: str,
+    *,
+    short_names: tuple[str, ...] = (),
+    has_status: bool = False,
+    namespaced: bool = True,
+    columns: tuple[Column, ...] = (),
+) -> Resource:
+    """A kind of Kuscia's group, named after its view."""
+    kind = view.__name__
+    return Resource(
+        group=GROUP,
+        version=VERSION,
+        kind=kind,
+        plural=plural,
+        singular=kind.lower(),
+        list_kind=f"{kind}List",
+        namespaced=namespaced,
+        short_names=short_names,
+        categories=("kuscia",),
+        subresources=frozenset({"status"} if has_status else ()),
+        columns=columns,
+        view=view,
+        is_custom=True,
+    )

@@ -1,0 +1,114 @@
+"""What several of Muster's own kinds share. Pure.
+
+Unlike the kinds of other projects these keep no unknown field: a misspelled one is refused or reported, not ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import field
+
+from muster.objects.kinds.base import Object
+from muster.objects.kinds.shapes import Amount, Amounts, Percent
+from muster.objects.resources import Column, Resource
+from muster.objects.time import Timestamp
+from muster.objects.view import View
+
+GROUP = "muster.dev"
+VERSION = "v1alpha1"
+
+Level = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+"""Standing of a user or group; what it counts for is the policy's formula's business."""
+Name = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63})]
+"""A name within the object: a DNS label."""
+Period = Literal["Day", "Week", "Month", "Year", "Ever"]
+
+
+class ConsumptionLimit(View, kw_only=True):
+    """A ceiling on use added up over time: core-hours of `cpu`, GPU-hours, GiB-hours of `memory`, bytes of `bandwidth`."""
+
+    resource: str
+    amount: Amount
+    period: Period = "Month"
+
+
+class Limits(View):
+    """Ceilings for a user, group or queue. A resource that is not named has none."""
+
+    concurrent: Annotated[Amounts, "In use at once; more waits."] = field(default_factory=dict)
+    submitted: Annotated[Amounts, "Running and waiting together; more is refused."] = field(default_factory=dict)
+    per_job: Annotated[Amounts, "For one job; a larger one is refused."] = field(default_factory=dict)
+    jobs_running: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    jobs_submitted: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    consumption: Annotated[
+        list[ConsumptionLimit],
+        msgspec.Meta(
+            extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["resource", "period"]},
+        ),
+    ] = field(default_factory=list)
+
+
+class Budget(View, kw_only=True):
+    """What may be spent in a period, at the group's prices."""
+
+    amount: Annotated[float, msgspec.Meta(ge=0)]
+    period: Period = "Month"
+    warn_at_percent: Annotated[list[Percent], "Shares of the budget at which to warn."] = field(default_factory=list)
+    when_spent: Annotated[Literal["Hold", "Limit", "Warn"], "Start nothing new, keep to `limits`, or only warn."] = "Hold"
+    limits: Annotated[Limits | None, "In force once the budget is spent, with `whenSpent: Limit`."] = None
+
+
+class Price(View, kw_only=True):
+    """Of one unit for one hour: a core, a GiB, a GPU; of bandwidth, of one GB moved."""
+
+    resource: str
+    amount: Annotated[float, msgspec.Meta(ge=0)]
+
+
+class Consumption(View, kw_only=True):
+    """What was used in the current period."""
+
+    resource: str
+    amount: Amount
+    period: Period
+    since: Timestamp = ""
+
+
+class Usage(View):
+    """What is in use now, and what was used so far."""
+
+    jobs_running: int = 0
+    jobs_waiting: int = 0
+    concurrent: Amounts = field(default_factory=dict)
+    submitted: Amounts = field(default_factory=dict)
+    consumed: list[Consumption] = field(default_factory=list)
+    spent: float = 0
+
+
+def muster_resource(
+    view: type[Object],
+    plural: str,
+    *,
+    short_names: tuple[str, ...] = (),
+    namespaced: bool = False,
+    columns: tuple[Column, ...] = (),
+) -> Resource:
+    """A kind of Muster's group, named after its view; every one has a status."""
+    kind = view.__name__
+    return Resource(
+        group=GROUP,
+        version=VERSION,
+        kind=kind,
+        plural=plural,
+        singular=kind.lower(),
+        list_kind=f"{kind}List",
+        namespaced=namespaced,
+        short_names=short_names,
+        categories=("muster",),
+        subresources=frozenset({"status"}),
+        columns=columns,
+        view=view,
+        is_custom=True,
+    )

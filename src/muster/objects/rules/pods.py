@@ -1,0 +1,209 @@
+"""Rules for pods and pod templates: what may be created, and what may be changed afterwards. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any, Final
+
+from muster.objects.names import validate_label_name, validate_qualified_name, validate_subdomain
+from muster.objects.rules.containers import check_containers, check_resources
+from muster.objects.rules.placement import check_placement
+from muster.objects.rules.report import Report, check_quantities, number, obj, objs, text, texts, unique
+from muster.objects.status import Raw
+from muster.objects.view import copy_json
+
+_VOLUME_SOURCE_WORDS: Final = frozenset({"name"})
+_CHANGEABLE: Final = (
+    "only `spec.containers[*].image`, `spec.initContainers[*].image`, `spec.activeDeadlineSeconds`, "
+    "`spec.tolerations` (additions) and `spec.terminationGracePeriodSeconds` (1, when it was negative) may be changed"
+)
+
+
+def check_pod(report: Report, raw: Raw, old: Raw | None, subresource: str) -> None:
+    spec = obj(raw, "spec")
+    if not isinstance(raw.get("spec"), dict):
+        report.required("spec", "a pod needs containers")
+        return
+    if old is None:
+        check_pod_spec(report, spec, "spec")
+        if spec.get("ephemeralContainers"):
+            report.forbidden("spec.ephemeralContainers", "cannot be set on create")
+        if spec.get("schedulingGates") and text(spec, "nodeName"):
+            report.forbidden("spec.nodeName", "cannot be set until all schedulingGates have been cleared")
+    elif subresource == "":
+        check_pod_spec(report, spec, "spec")
+        _check_change(report, spec, obj(old, "spec"))
+
+
+def check_template(report: Report, template: Raw, path: str) -> None:
+    """A pod template inside another object."""
+    spec = template.get("spec")
+    if not isinstance(spec, dict):
+        report.required(f"{path}.spec", "a pod needs containers")
+        return
+    check_pod_spec(report, spec, f"{path}.spec")
+    if spec.get("ephemeralContainers"):
+        report.forbidden(f"{path}.spec.ephemeralContainers", "not allowed in a pod template")
+
+
+def check_pod_spec(report: Report, spec: Raw, path: str) -> None:
+    check_containers(report, spec, path)
+    check_placement(report, spec, path)
+    _check_volumes(report, spec, path)
+    _check_network(report, spec, path)
+    check_quantities(report, obj(spec, "overhead"), f"{path}.overhead")
+    check_resources(report, obj(spec, "resources"), f"{path}.resources", spec)
+    for word, validate in (
+        ("serviceAccountName", validate_subdomain),
+        ("nodeName", validate_subdomain),
+        ("priorityClassName", validate_subdomain),
+        ("runtimeClassName", validate_subdomain),
+    ):
+        value = text(spec, word)
+        if value:
+            report.names(f"{path}.{word}", value, validate(value))
+    if "schedulerName" in spec and not text(spec, "schedulerName"):
+        report.required(f"{path}.schedulerName")
+    if spec.get("hostPID") is True and spec.get("shareProcessNamespace") is True:
+        report.invalid(f"{path}.shareProcessNamespace", True, "shareProcessNamespace and hostPID exclude each other")
+    gates = list(objs(spec, "schedulingGates", path))
+    unique(report, gates)
+    for where, gate in gates:
+        report.names(f"{where}.name", text(gate, "name"), validate_qualified_name(text(gate, "name")))
+    for where, gate in objs(spec, "readinessGates", path):
+        report.names(
+            f"{where}.conditionType", text(gate, "conditionType"), validate_qualified_name(text(gate, "conditionType"))
+        )
+    unique(report, objs(spec, "resourceClaims", path))
+
+
+def _check_volumes(report: Report, spec: Raw, path: str) -> None:
+    volumes = list(objs(spec, "volumes", path))
+    unique(report, volumes)
+    for where, volume in volumes:
+        name = text(volume, "name")
+        if name:
+            report.names(f"{where}.name", name, validate_label_name(name))
+        else:
+            report.required(f"{where}.name")
+        sources = sorted(key for key, value in volume.items() if key not in _VOLUME_SOURCE_WORDS and value is not None)
+        if not sources:
+            report.required(where, "must specify a volume type")
+        for source in sources[1:]:
+            report.forbidden(f"{where}.{source}", "may not specify more than one volume type")
+        for word, key in (("configMap", "name"), ("secret", "secretName"), ("persistentVolumeClaim", "claimName")):
+            source_of = volume.get(word)
+            if isinstance(source_of, dict) and not text(source_of, key):
+                report.required(f"{where}.{word}.{key}")
+        host = text(obj(volume, "hostPath"), "path")
+        if "hostPath" in volume and (not host or ".." in host.split("/")):
+            report.invalid(f"{where}.hostPath.path", host, "must be a path without '..'")
+
+
+def _check_network(report: Report, spec: Raw, path: str) -> None:
+    for word in ("hostname", "subdomain"):
+        value = text(spec, word)
+        if value:
+            report.names(f"{path}.{word}", value, validate_label_name(value))
+    nameservers = texts(obj(spec, "dnsConfig"), "nameservers")
+    if spec.get("dnsPolicy") == "None" and not nameservers:
+        report.required(f"{path}.dnsConfig.nameservers", "must provide at least one name server when dnsPolicy is None")
+    for address in nameservers:
+        if not is_ip(address):
+            report.invalid(f"{path}.dnsConfig.nameservers", address, "must be an IP address")
+    for where, alias in objs(spec, "hostAliases", path):
+        if not is_ip(text(alias, "ip")):
+            report.invalid(f"{where}.ip", text(alias, "ip"), "must be an IP address")
+        for name in texts(alias, "hostnames"):
+            report.names(f"{where}.hostnames", name, validate_subdomain(name))
+
+
+def is_ip(address: str) -> bool:
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return True
+
+
+# -- changes ----------------------------------------------------------------------------------------------------------------
+
+
+def _check_change(report: Report, spec: Raw, old: Raw) -> None:
+    if len(list(objs(spec, "containers", ""))) != len(list(objs(old, "containers", ""))):
+        report.forbidden("spec.containers", "pod updates may not add or remove containers")
+        return
+    _check_deadline(report, spec, old)
+    _check_tolerations(report, spec, old)
+    _check_gates(report, spec, old)
+    may_narrow = bool(old.get("schedulingGates")) and _is_narrower(spec, old)
+    fixed, before = _fixed_part(spec, old, may_narrow=may_narrow), _fixed_part(old, old, may_narrow=may_narrow)
+    if fixed != before:
+        changed = ", ".join(sorted(key for key in fixed.keys() | before.keys() if fixed.get(key) != before.get(key)))
+        report.forbidden("spec", f"pod updates may not change fields other than these: {_CHANGEABLE}; changed: {changed}")
+
+
+def _check_deadline(report: Report, spec: Raw, old: Raw) -> None:
+    was, now = old.get("activeDeadlineSeconds"), spec.get("activeDeadlineSeconds")
+    if was is not None and (now is None or number(spec, "activeDeadlineSeconds") > number(old, "activeDeadlineSeconds")):
+        report.invalid("spec.activeDeadlineSeconds", now, f"must be less than or equal to the previous value ({was})")
+
+
+def _check_tolerations(report: Report, spec: Raw, old: Raw) -> None:
+    kept = [_without(toleration, "tolerationSeconds") for _, toleration in objs(spec, "tolerations", "")]
+    for _, toleration in objs(old, "tolerations", ""):
+        if _without(toleration, "tolerationSeconds") not in kept:
+            report.forbidden("spec.tolerations", f"existing tolerations may not be changed or removed: {toleration}")
+
+
+def _check_gates(report: Report, spec: Raw, old: Raw) -> None:
+    before = {text(gate, "name") for _, gate in objs(old, "schedulingGates", "")}
+    for where, gate in objs(spec, "schedulingGates", "spec"):
+        if text(gate, "name") not in before:
+            report.forbidden(where, "only deletion is allowed, but found a new scheduling gate")
+
+
+def _fixed_part(spec: Raw, old: Raw, *, may_narrow: bool) -> Raw:
+    """What of `spec` an update may not touch. While a pod is gated, where it may go can still be narrowed down."""
+    fixed: Raw = copy_json(spec)
+    for word in ("activeDeadlineSeconds", "tolerations", "schedulingGates"):
+        fixed.pop(word, None)
+    for word in ("containers", "initContainers"):
+        for _, container in objs(fixed, word, ""):
+            container.pop("image", None)
+    if number(old, "terminationGracePeriodSeconds", 0) < 0 and fixed.get("terminationGracePeriodSeconds") == 1:
+        fixed["terminationGracePeriodSeconds"] = old.get("terminationGracePeriodSeconds")
+    if may_narrow:
+        fixed.pop("nodeSelector", None)
+        obj(obj(fixed, "affinity"), "nodeAffinity").clear()
+        if not any(obj(fixed, "affinity").values()):
+            fixed.pop("affinity", None)
+    return {key: value for key, value in fixed.items() if value not in (None, [], {})}
+
+
+def _is_narrower(spec: Raw, old: Raw) -> bool:
+    """Whether every node that `spec` allows was allowed by `old`: labels added, and conditions added to every term."""
+    if not obj(old, "nodeSelector").items() <= obj(spec, "nodeSelector").items():
+        return False
+    terms, before = (_required_terms(owner) for owner in (spec, old))
+    if not before:
+        return True
+    if len(terms) != len(before):
+        return False
+    return all(
+        all(
+            expression in (new.get(word) or ())
+            for word in ("matchExpressions", "matchFields")
+            for expression in was.get(word) or ()
+        )
+        for new, was in zip(terms, before, strict=True)
+    )
+
+
+def _required_terms(spec: Raw) -> list[Raw]:
+    affinity = obj(obj(spec, "affinity"), "nodeAffinity")
+    return [term for _, term in objs(obj(affinity, "requiredDuringSchedulingIgnoredDuringExecution"), "nodeSelectorTerms", "")]
+
+
+def _without(value: Raw, key: str) -> dict[str, Any]:
+    return {k: v for k, v in value.items() if k != key and v not in (None, "")}

@@ -1,0 +1,177 @@
+"""Defaulting and pruning half of `muster.objects.structural`: a schema becomes functions that reshape a value.
+
+Both return the value itself when there is nothing to do, and otherwise a copy that shares what did not change; a schema that
+can't change anything becomes None, so that nothing below it is walked. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from muster.objects.schema import PRESERVE
+from muster.objects.status import Raw
+from muster.objects.structural_check import Rules, key_path
+from muster.objects.view import copy_json
+
+Fill = Callable[[Any], Any]
+Trim = Callable[[Any, list[str]], Any]
+
+_MISSING = object()
+
+
+def fill_of(schema: Raw, rules: Rules) -> Fill | None:
+    """The function that puts the defaults of `schema` into a value and drops nulls that mean "absent"."""
+    rules = rules.at(schema)
+    if schema.get("type") == "array" or "items" in schema:
+        items = schema.get("items")
+        child = fill_of(items, rules) if isinstance(items, dict) else None
+        return None if child is None else _fill_list(child)
+    properties: Mapping[str, Any] = {k: v for k, v in (schema.get("properties") or {}).items() if isinstance(v, dict)}
+    extra = schema.get("additionalProperties")
+    others = fill_of(extra, rules) if isinstance(extra, dict) else None
+    if others is not None:
+        return _fill_map(others)
+    defaults = {name: inner["default"] for name, inner in properties.items() if "default" in inner}
+    children = {name: fill for name, inner in properties.items() if (fill := fill_of(inner, rules)) is not None}
+    nulls_dropped = frozenset(
+        name
+        for name, inner in properties.items()
+        if inner.get("nullable") is not True and inner.keys() - {PRESERVE} and (rules.null_is_absent or name in defaults)
+    )
+    if not defaults and not children and not nulls_dropped:
+        return None
+    return _fill_object(defaults, children, nulls_dropped)
+
+
+def _fill_object(defaults: Mapping[str, Any], children: Mapping[str, Fill], nulls_dropped: frozenset[str]) -> Fill:
+    def fill(value: Any) -> Any:
+        if type(value) is not dict:
+            return value
+        result: Raw = value
+        for key, item in value.items():
+            if item is None:
+                if key in nulls_dropped:
+                    result = dict(value) if result is value else result
+                    del result[key]
+                continue
+            child = children.get(key)
+            if child is not None:
+                filled = child(item)
+                if filled is not item:
+                    result = dict(value) if result is value else result
+                    result[key] = filled
+        for name, default in defaults.items():
+            if name not in result:
+                result = dict(value) if result is value else result
+                fresh = copy_json(default)
+                result[name] = children[name](fresh) if name in children else fresh
+        return result
+
+    return fill
+
+
+def _fill_map(child: Fill) -> Fill:
+    def fill(value: Any) -> Any:
+        if type(value) is not dict:
+            return value
+        changed = {key: filled for key, item in value.items() if (filled := child(item)) is not item}
+        return {**value, **changed} if changed else value
+
+    return fill
+
+
+def _fill_list(child: Fill) -> Fill:
+    def fill(value: Any) -> Any:
+        if type(value) is not list:
+            return value
+        filled = [child(item) for item in value]
+        return filled if any(new is not old for new, old in zip(filled, value, strict=True)) else value
+
+    return fill
+
+
+def trim_of(schema: Raw) -> Trim | None:
+    """The function that drops from a value what `schema` does not know, and appends the paths of what it dropped."""
+    if schema.get("type") == "array" or "items" in schema:
+        items = schema.get("items")
+        child = trim_of(items) if isinstance(items, dict) else None
+        return None if child is None else _trim_list(child)
+    extra = schema.get("additionalProperties")
+    if isinstance(extra, dict):
+        child = trim_of(extra)
+        return None if child is None else _trim_map(child)
+    keeps_all = schema.get(PRESERVE) is True or extra is True
+    properties = schema.get("properties")
+    if not isinstance(properties, dict):
+        is_container = schema.get("type") == "object"
+        return _trim_object({}, keeps_all=False) if is_container and not keeps_all else None
+    children = {name: trim_of(inner) if isinstance(inner, dict) else None for name, inner in properties.items()}
+    if keeps_all and not any(children.values()):
+        return None
+    return _trim_object(children, keeps_all=keeps_all)
+
+
+def _trim_object(children: Mapping[str, Trim | None], *, keeps_all: bool) -> Trim:
+    def trim(value: Any, unknown: list[str]) -> Any:
+        if type(value) is not dict:
+            return value
+        result: Raw = value
+        for key, item in value.items():
+            child = children.get(key, _MISSING)
+            if child is None:
+                continue
+            if child is _MISSING:
+                if not keeps_all:
+                    unknown.append(key_path(key))
+                    result = dict(value) if result is value else result
+                    del result[key]
+            elif type(item) is dict or type(item) is list:
+                count = len(unknown)
+                trimmed = child(item, unknown)  # type: ignore[operator]
+                if trimmed is not item:
+                    result = dict(value) if result is value else result
+                    result[key] = trimmed
+                    _prefix(unknown, count, key_path(key))
+        return result
+
+    return trim
+
+
+def _trim_map(child: Trim) -> Trim:
+    def trim(value: Any, unknown: list[str]) -> Any:
+        if type(value) is not dict:
+            return value
+        result: Raw = value
+        for key, item in value.items():
+            count = len(unknown)
+            trimmed = child(item, unknown)
+            if trimmed is not item:
+                result = dict(value) if result is value else result
+                result[key] = trimmed
+                _prefix(unknown, count, key_path(key))
+        return result
+
+    return trim
+
+
+def _trim_list(child: Trim) -> Trim:
+    def trim(value: Any, unknown: list[str]) -> Any:
+        if type(value) is not list:
+            return value
+        result = value
+        for index, item in enumerate(value):
+            count = len(unknown)
+            trimmed = child(item, unknown)
+            if trimmed is not item:
+                result = list(value) if result is value else result
+                result[index] = trimmed
+                _prefix(unknown, count, f"[{index}]")
+        return result
+
+    return trim
+
+
+def _prefix(paths: list[str], start: int, prefix: str) -> None:
+    for index in range(start, len(paths)):
+        paths[index] = prefix + paths[index]

@@ -1,0 +1,85 @@
+"""Instants and how Kubernetes writes them.
+
+An instant is `float` seconds since 1970 in UTC. Code that needs the present takes a `Clock`; `wall_clock` is the one real
+clock of the project, named only where a process starts. Everything else here is pure.
+
+Invariants: `parse_time(format_time(t)) == floor(t)`; `parse_time(format_micro_time(t))` is within half a microsecond of `t`.
+"""
+
+from __future__ import annotations
+
+import calendar
+import math
+import re
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated
+
+import msgspec
+
+Clock = Callable[[], float]
+"""Gives the present instant. Simulations hand in a virtual one."""
+
+Timestamp = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"})]
+"""The type of a view's field that holds a time with whole seconds, or with microseconds where Kubernetes says MicroTime."""
+
+wall_clock: Clock = time.time  # noqa: TID251 - the one real clock, handed to everything else
+
+_RFC3339 = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,32}))?(?:[Zz]|([+-])(\d\d):(\d\d))",
+    re.ASCII,
+)
+_TEXT_LEN_MAX = 80
+
+
+def format_time(instant: float) -> str:
+    """`2026-11-15T20:05:41Z`. Fractions of a second are cut off, as Kubernetes does. ValueError outside the years 1 to 9999."""
+    return _utc(math.floor(_finite(instant))).isoformat(timespec="seconds") + "Z"
+
+
+def format_micro_time(instant: float) -> str:
+    """`2026-11-15T20:05:41.000250Z`, rounded to the nearest microsecond: what leases and events carry."""
+    _finite(instant)
+    whole_s = math.floor(instant)
+    micros = round((instant - whole_s) * 1_000_000)
+    if micros == 1_000_000:
+        whole_s, micros = whole_s + 1, 0
+    return f"{_utc(whole_s).isoformat(timespec='seconds')}.{micros:06d}Z"
+
+
+def parse_time(text: str) -> float:
+    """The instant that an RFC 3339 `text` names: any offset, any number of decimals. ValueError says what is wrong."""
+    if not isinstance(text, str):
+        raise ValueError(f"a time must be a string like 2026-11-15T20:05:41Z, not {type(text).__name__}")
+    match = _RFC3339.fullmatch(text) if len(text) <= _TEXT_LEN_MAX else None
+    if match is None:
+        raise ValueError(f"{text[:_TEXT_LEN_MAX]!r} is not an RFC 3339 time; write it like 2026-11-15T20:05:41Z")
+    year, month, day, hour, minute, second = (int(part) for part in match.group(1, 2, 3, 4, 5, 6))
+    offset_s = 0
+    if match[8]:
+        offset_hour, offset_minute = int(match[9]), int(match[10])
+        if offset_hour > 23 or offset_minute > 59:
+            raise ValueError(f"{text!r} has an impossible UTC offset; offsets go from -23:59 to +23:59")
+        offset_s = (offset_hour * 3600 + offset_minute * 60) * (-1 if match[8] == "-" else 1)
+    try:
+        # timegm alone would quietly carry 30 February into March; datetime refuses it.
+        naive = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is no moment on the calendar: {error}") from None
+    fraction_s = float(f"0.{match[7]}") if match[7] else 0.0
+    return calendar.timegm(naive.timetuple()) - offset_s + fraction_s
+
+
+def _finite(instant: float) -> float:
+    if not math.isfinite(instant):
+        raise ValueError(f"{instant} is not a moment in time")
+    return instant
+
+
+def _utc(whole_s: int) -> datetime:
+    """Without a zone, so that isoformat adds none. Arithmetic on seconds is exact where fromtimestamp(float) would round."""
+    try:
+        return datetime.fromtimestamp(whole_s, tz=UTC).replace(tzinfo=None)
+    except (ValueError, OverflowError, OSError):
+        raise ValueError(f"{whole_s} seconds since 1970 is outside the years 1 to 9999") from None

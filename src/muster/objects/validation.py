@@ -1,0 +1,178 @@
+"""What a schema can't say: names, things that must fit together, and what may not change once it is there.
+
+`validate_object` is called after defaults and after the schema has passed, with the object as it would be stored and, for an
+update, with what it replaces. It returns every cause, in Kubernetes' words. Pure.
+
+Custom kinds get the rules for metadata only. Where Kubernetes refuses what one machine needs, we don't: Endpoints may hold
+loopback addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from muster.objects.crd_rules import validate_crd
+from muster.objects.kinds.rbac import GROUP as RBAC_GROUP
+from muster.objects.names import (
+    validate_annotations,
+    validate_dns1035_label,
+    validate_generate_name,
+    validate_label_name,
+    validate_labels,
+    validate_path_segment,
+    validate_qualified_name,
+    validate_subdomain,
+)
+from muster.objects.resources import Resource
+from muster.objects.rules import access, core, pods, storage, workloads
+from muster.objects.rules.report import Report, obj, objs, text, texts
+from muster.objects.status import Cause, Raw
+
+CAUSES_MAX: Final = 64
+_FINALIZERS_WITHOUT_DOMAIN: Final = frozenset({"orphan", "foregroundDeletion", "kubernetes"})
+_CRON_JOB_NAME_LEN_MAX: Final = 52
+
+Rule = Callable[[Report, Raw, Raw | None], None]
+
+
+def validate_object(resource: Resource, raw: Raw, old: Raw | None = None, subresource: str = "") -> list[Cause]:
+    """Everything that stands against storing `raw` in place of `old` (None when it is new).
+
+    A write to the status subresource is held against the rules for metadata alone: its spec is the old one's. So is an update
+    that changes nothing but metadata and status, because the rest has passed before.
+    """
+    report = Report()
+    if resource.verbs != ("create",):  # reviews and bindings are asked, not stored: they need no name
+        check_metadata(report, resource, obj(raw, "metadata"), obj(old, "metadata") if old is not None else None)
+    if subresource in ("", "token", "binding") and not (old is not None and _is_same_but_metadata(raw, old)):
+        key = (resource.group, resource.kind)
+        if key == ("", "Pod"):
+            pods.check_pod(report, raw, old, subresource)
+        elif key == ("", "PodTemplate"):
+            pods.check_template(report, obj(raw, "template"), "template")
+        elif key == ("apiextensions.k8s.io", "CustomResourceDefinition"):
+            report.causes += validate_crd(raw, old)
+        elif key in _RULES:
+            _RULES[key](report, raw, old)
+    return report.causes[:CAUSES_MAX]
+
+
+def _is_same_but_metadata(raw: Raw, old: Raw) -> bool:
+    return all(raw.get(key) == old.get(key) for key in raw.keys() | old.keys() if key not in ("metadata", "status"))
+
+
+def check_metadata(report: Report, resource: Resource, metadata: Raw, old: Raw | None) -> None:
+    """The rules that hold for every kind."""
+    name, prefix, namespace = (text(metadata, word) for word in ("name", "generateName", "namespace"))
+    validate = name_rule(resource)
+    if name:
+        report.names("metadata.name", name, validate(name))
+    elif not prefix:
+        report.required("metadata.name", "name or generateName is required")
+    if prefix:
+        report.names("metadata.generateName", prefix, validate_generate_name(prefix, validate))
+    if resource.kind == "CronJob" and len(name) > _CRON_JOB_NAME_LEN_MAX:
+        report.invalid("metadata.name", name, f"must be no more than {_CRON_JOB_NAME_LEN_MAX} characters")
+    if not resource.namespaced and namespace:
+        report.forbidden("metadata.namespace", "not allowed on this type")
+    elif namespace:
+        report.names("metadata.namespace", namespace, validate_label_name(namespace))
+    for key, problem in validate_labels(obj(metadata, "labels")):
+        report.invalid("metadata.labels", key, problem)
+    for key, problem in validate_annotations(obj(metadata, "annotations")):
+        if key:
+            report.invalid("metadata.annotations", key, problem)
+        else:
+            report.too_long("metadata.annotations", problem)
+    _check_finalizers(report, metadata, old)
+    _check_owners(report, metadata)
+    if old is not None:
+        for word in ("name", "namespace", "uid"):
+            if text(metadata, word) and text(old, word) and text(metadata, word) != text(old, word):
+                report.immutable(f"metadata.{word}", text(metadata, word))
+
+
+def name_rule(resource: Resource) -> Callable[[str], list[str]]:
+    """What the kind's names look like."""
+    return _NAME_RULES.get((resource.group, resource.kind), validate_subdomain)
+
+
+def _check_finalizers(report: Report, metadata: Raw, old: Raw | None) -> None:
+    finalizers = texts(metadata, "finalizers")
+    for index, finalizer in enumerate(finalizers):
+        problems = validate_qualified_name(finalizer)
+        report.names(f"metadata.finalizers[{index}]", finalizer, problems)
+        if not problems and "/" not in finalizer and finalizer not in _FINALIZERS_WITHOUT_DOMAIN:
+            report.invalid(
+                f"metadata.finalizers[{index}]",
+                finalizer,
+                "name is neither a standard finalizer name nor is it fully qualified",
+            )
+    if {"orphan", "foregroundDeletion"} <= set(finalizers):
+        report.invalid("metadata.finalizers", finalizers, "finalizer orphan and foregroundDeletion cannot be both set")
+    if old is not None and old.get("deletionTimestamp"):
+        added = sorted(set(finalizers) - set(texts(old, "finalizers")))
+        if added:
+            report.forbidden(
+                "metadata.finalizers",
+                f"no new finalizers can be added if the object is being deleted, found new finalizers {added}",
+            )
+
+
+def _check_owners(report: Report, metadata: Raw) -> None:
+    controllers = 0
+    for where, owner in objs(metadata, "ownerReferences", "metadata"):
+        for word in ("apiVersion", "kind", "name", "uid"):
+            if not text(owner, word):
+                report.invalid(f"{where}.{word}", text(owner, word), "must not be empty")
+        controllers += owner.get("controller") is True
+    if controllers > 1:
+        report.invalid("metadata.ownerReferences", controllers, "only one reference can have Controller set to true")
+
+
+_NAME_RULES: Final[Mapping[tuple[str, str], Callable[[str], list[str]]]] = {
+    ("", "Namespace"): validate_label_name,
+    ("", "Service"): validate_dns1035_label,
+    **{(RBAC_GROUP, kind): validate_path_segment for kind in ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")},
+}
+
+_RULES: Final[Mapping[tuple[str, str], Rule]] = {
+    ("", "ConfigMap"): core.check_config_map,
+    ("", "Secret"): core.check_secret,
+    ("", "Service"): core.check_service,
+    ("", "Endpoints"): core.check_endpoints,
+    ("", "Node"): core.check_node,
+    ("", "ServiceAccount"): core.check_service_account,
+    ("", "Event"): core.check_event,
+    ("", "ResourceQuota"): core.check_resource_quota,
+    ("", "LimitRange"): core.check_limit_range,
+    ("", "Binding"): core.check_binding,
+    ("", "PersistentVolume"): storage.check_volume,
+    ("", "PersistentVolumeClaim"): storage.check_claim,
+    ("", "ReplicationController"): workloads.check_replication_controller,
+    ("events.k8s.io", "Event"): core.check_event,
+    ("discovery.k8s.io", "EndpointSlice"): core.check_endpoint_slice,
+    ("storage.k8s.io", "StorageClass"): storage.check_storage_class,
+    ("node.k8s.io", "RuntimeClass"): storage.check_runtime_class,
+    **{("apps", kind): workloads.check_workload for kind in ("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet")},
+    ("batch", "Job"): workloads.check_job,
+    ("batch", "CronJob"): workloads.check_cron_job,
+    ("policy", "PodDisruptionBudget"): workloads.check_disruption_budget,
+    ("networking.k8s.io", "NetworkPolicy"): workloads.check_network_policy,
+    ("networking.k8s.io", "Ingress"): workloads.check_ingress,
+    ("networking.k8s.io", "IngressClass"): access.check_ingress_class,
+    ("scheduling.k8s.io", "PriorityClass"): access.check_priority_class,
+    ("coordination.k8s.io", "Lease"): access.check_lease,
+    (RBAC_GROUP, "Role"): access.check_role,
+    (RBAC_GROUP, "ClusterRole"): access.check_cluster_role,
+    (RBAC_GROUP, "RoleBinding"): access.check_role_binding,
+    (RBAC_GROUP, "ClusterRoleBinding"): access.check_cluster_role_binding,
+    ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"): access.check_webhooks,
+    ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"): access.check_webhooks,
+    **{
+        ("authorization.k8s.io", kind): access.check_access_review
+        for kind in ("SelfSubjectAccessReview", "SubjectAccessReview", "LocalSubjectAccessReview")
+    },
+    ("authentication.k8s.io", "TokenRequest"): access.check_token_request,
+}

@@ -1,0 +1,14 @@
+"""All tables of objects in one place."""
+
+from __future__ import annotations
+
+from tests.objects.native.changes import CHANGES
+from tests.objects.native.core import CORE
+from tests.objects.native.defaulted import DEFAULTED
+from tests.objects.native.groups import GROUPS
+from tests.objects.native.metadata import METADATA
+from tests.objects.native.pods import PODS
+
+CASES = [*METADATA, *PODS, *CORE, *GROUPS]
+
+__all__ = ["CASES", "CHANGES", "DEFAULTED"]
