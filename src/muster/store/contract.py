@@ -16,69 +16,36 @@ Invariants that both implementations keep:
 
 from __future__ import annotations
 
-import enum
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
 
+from muster.objects.requests import (
+    DEFAULT_WRITE,
+    EventType,
+    Page,
+    PatchType,
+    Preconditions,
+    Propagation,
+    WatchEvent,
+    WriteOptions,
+)
 from muster.objects.resources import Resource
 from muster.objects.status import Raw
 
-Propagation = Literal["Background", "Foreground", "Orphan"]
-
-
-class PatchType(enum.Enum):
-    """The value is the media type that goes with it over HTTP."""
-
-    JSON = "application/json-patch+json"
-    MERGE = "application/merge-patch+json"
-    STRATEGIC = "application/strategic-merge-patch+json"
-    APPLY = "application/apply-patch+yaml"
-
-
-class EventType(enum.StrEnum):
-    ADDED = "ADDED"
-    MODIFIED = "MODIFIED"
-    DELETED = "DELETED"
-    BOOKMARK = "BOOKMARK"
-
-
-class WatchEvent(msgspec.Struct, frozen=True):
-    """A change. For BOOKMARK only `object.metadata.resourceVersion` means anything."""
-
-    type: EventType
-    object: Raw
-
-    @property
-    def resource_version(self) -> str:
-        return str(self.object["metadata"]["resourceVersion"])
-
-
-class Page(msgspec.Struct, frozen=True):
-    """One chunk of a list, a consistent snapshot at `resource_version` across all its chunks."""
-
-    items: list[Raw]
-    resource_version: str
-    continue_token: str = ""
-    remaining: int | None = None
-
-
-class Preconditions(msgspec.Struct, frozen=True):
-    uid: str | None = None
-    resource_version: str | None = None
-
-
-class WriteOptions(msgspec.Struct, frozen=True):
-    """Common to all writes. `field_manager` owns what the write sets; `force` takes fields over from others (apply only)."""
-
-    dry_run: bool = False
-    field_manager: str = "muster"
-    force: bool = False
-    field_validation: Literal["Ignore", "Warn", "Strict"] = "Ignore"
-
-
-DEFAULT_WRITE = WriteOptions()
+__all__ = [
+    "DEFAULT_WRITE",
+    "EventType",
+    "Operation",
+    "Page",
+    "PatchType",
+    "Preconditions",
+    "Propagation",
+    "Store",
+    "WatchEvent",
+    "WriteOptions",
+]
 
 
 class Store(Protocol):
