@@ -12,7 +12,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,8 +40,8 @@ def _blocks(page: Path, languages: set[str]) -> list[tuple[str, str]]:
     return [(language, body) for language, body in FENCE.findall(page.read_text()) if language in languages]
 
 
-def _pages_with_commands() -> Iterator[Path]:
-    return (page for page in PAGES if _blocks(page, {"sh", "python"}))
+def _pages_with_commands() -> list[Path]:
+    return [page for page in PAGES if _blocks(page, {"sh", "python"})]
 
 
 @pytest.mark.slow

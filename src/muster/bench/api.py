@@ -11,7 +11,7 @@ import contextlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One measured line: its name, what it does, and how often at full size."""
+    """One measured line: its name, what it does, how often, and by how many at once."""
 
     name: str
     kind: str
@@ -34,14 +34,25 @@ class Line(msgspec.Struct, frozen=True):
     unit: str = "1/s"
 
 
-LINES = (
-    Line("create, 1 client", "create", 500),
-    Line("create, 64 clients", "create", 4500, clients=64),
-    Line("update, 1 client", "update", 500),
-    Line("update, 64 clients", "update", 4000, clients=64),
-    Line("list of 5,000 pods", "list", 10),
-    Line("watch fan-out, 100 watchers", "fanout", 500, clients=16, watchers=100, unit="events/s"),
-)
+UPDATED = 500
+"""Pods made by one client, which the update lines then change; the rest of the 5,000 is made by 64 clients."""
+
+
+def lines(scale: float) -> list[Line]:
+    """At scale 1 the list holds 5,000 pods and every line takes a few seconds on two cores."""
+
+    def scaled(count: int) -> int:
+        return max(1, int(count * scale))
+
+    one, many = scaled(UPDATED), scaled(4500)
+    return [
+        Line("create, 1 client", "create", one),
+        Line("create, 64 clients", "create", many, clients=64),
+        Line("update, 1 client", "update", one),
+        Line("update, 64 clients", "update", scaled(4000), clients=64),
+        Line(f"list of {one + many:,} pods", "list", scaled(10)),
+        Line("watch fan-out, 100 watchers", "fanout", scaled(500), clients=16, watchers=100, unit="events/s"),
+    ]
 
 
 class Measured(msgspec.Struct, kw_only=True):
@@ -83,24 +94,23 @@ def run(*, scale: float, rounds: int, say: Say) -> list[Measured]:
                 say(f"round {number + 1} of {rounds}: {target.name}, ready after {target.ready_s:.2f} s")
                 for line, sample in _measure(target, scale, say):
                     samples.setdefault((line, name), []).append(sample)
-    return list(_report(samples))
+    return list(_report(samples, lines(scale)))
 
 
 def _measure(target: Target, scale: float, say: Say) -> Iterator[tuple[str, _Sample]]:
     yield "time to ready", _Sample(value=target.ready_s)
     yield "memory, idle", _Sample(value=target.resident_mb())
-    for line in LINES:
-        # A list wants the full number of pods, whatever the scale; the create lines before it have made them.
-        count = max(1, int(line.count * scale)) if line.kind != "create" else line.count
+    for line in lines(scale):
         plan = Plan(
             url=target.url,
             ca_path=str(target.ca_path),
             token=target.token,
             line=line.kind,
-            prefix=f"{line.kind}-{line.clients}" if line.kind == "create" else "create-1",
-            count=count,
+            prefix=f"create-{line.clients}" if line.kind == "create" else "create-1",
+            count=line.count,
             clients=line.clients,
             watchers=line.watchers,
+            existing=max(1, int(UPDATED * scale)),
         )
         server_cpu = target.cpu_s()
         outcome = _load(plan)
@@ -133,9 +143,9 @@ def _bound(outcome: Outcome, server_cpu_s: float) -> str:
     return f"{what}; cores busy: server {server:.2f}, load {load:.2f}"
 
 
-def _report(samples: dict[tuple[str, str], list[_Sample]]) -> Iterator[Measured]:
+def _report(samples: dict[tuple[str, str], list[_Sample]], measured_lines: Sequence[Line]) -> Iterator[Measured]:
     smaller_is_better = {"time to ready": "s", "memory, idle": "MB", "memory, after load": "MB"}
-    units = {line.name: line.unit for line in LINES} | smaller_is_better
+    units = {line.name: line.unit for line in measured_lines} | smaller_is_better
     for name in [*units]:
         pick = min if name in smaller_is_better else max
         ours = samples.get((name, "embedded"))

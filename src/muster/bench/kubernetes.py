@@ -187,7 +187,19 @@ class ControlPlane:
             "--secure-port=0",
             "--kube-api-qps=500",
             "--kube-api-burst=1000",
+            # Up to 1.23 there is an insecure port as well, the same for everyone unless it is switched off.
+            *(["--port=0"] if self.minor_version < 24 else []),
         )
+
+    @property
+    def minor_version(self) -> int:
+        version = msgspec.json.decode(self.fetch("/version"))
+        return int("".join(c for c in version["minor"] if c.isdigit()) or 20)
+
+    def restart_apiserver(self) -> None:
+        """Wait for the end of a killed API server and start another on the same data and port."""
+        self._children["kube-apiserver"].wait(STOP_TIMEOUT_S)
+        self._start_apiserver()
 
     def fetch(self, path: str) -> bytes:
         context = ssl.create_default_context(cafile=str(self.ca_path))

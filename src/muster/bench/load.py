@@ -18,6 +18,7 @@ import msgspec
 import uvloop
 
 NAMESPACE = "default"
+LINE_TIMEOUT_S = 240.0
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
 
@@ -32,6 +33,8 @@ class Plan(msgspec.Struct, kw_only=True):
     count: int
     clients: int = 1
     watchers: int = 0
+    existing: int = 0
+    """How many pods of this prefix there are to update."""
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -45,7 +48,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     bytes_read: int = 0
 
 
-def pod(name: str, *, revision: int = 0) -> bytes:
+def pod(name: str, *, revision: str = "0") -> bytes:
     """A pending pod of about 2 KB, as a training operator would write it."""
     container = {
         "name": "main",
@@ -64,7 +67,7 @@ def pod(name: str, *, revision: int = 0) -> bytes:
         "tolerations": [{"key": "dedicated", "operator": "Equal", "value": "training", "effect": "NoSchedule"}],
         "volumes": [{"name": "config", "configMap": {"name": "train-config"}}, {"name": "scratch", "emptyDir": {}}],
     }
-    labels = {"app": "bench", "team": "vision", "revision": str(revision), "job": name.rsplit("-", 1)[0]}
+    labels = {"app": "bench", "team": "vision", "revision": revision, "job": name.rsplit("-", 1)[0]}
     metadata = {"name": name, "namespace": NAMESPACE, "labels": labels, "annotations": {"bench/notes": "n" * 200}}
     return msgspec.json.encode({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
@@ -105,8 +108,9 @@ class Load:
 
     async def update(self) -> float:
         """Replaces existing pods in turn, without a resourceVersion, each time with another label."""
-        names = [f"{self.plan.prefix}-{i % 500}" for i in range(self.plan.count)]
-        bodies = [pod(name, revision=i + 1) for i, name in enumerate(names)]
+        names = [f"{self.plan.prefix}-{i % self.plan.existing}" for i in range(self.plan.count)]
+        # The line is in the label: an update that changes nothing makes no event, and a watcher would wait for it in vain.
+        bodies = [pod(name, revision=f"{self.plan.line}-{self.plan.clients}-{i}") for i, name in enumerate(names)]
         return await self.spread(lambda i: self.call("PUT", f"{PODS}/{names[i]}", bodies[i]))
 
     async def list(self) -> float:
@@ -150,7 +154,8 @@ async def run(plan: Plan) -> Outcome:
         load.latencies_s.clear()
         lines = {"create": load.create, "update": load.update, "list": load.list, "fanout": load.fanout}
         cpu = time.process_time()
-        seconds = await lines[plan.line]()
+        async with asyncio.timeout(LINE_TIMEOUT_S):
+            seconds = await lines[plan.line]()
         cpu = time.process_time() - cpu
     latencies = sorted(itertools.islice(load.latencies_s, plan.count))
     return Outcome(
