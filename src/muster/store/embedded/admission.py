@@ -1,0 +1,82 @@
+"""Who writes, and who may have a say in it: the hooks between a request and the store.
+
+A hook sees every write before it is stored: `mutate` may change the object, `validate` may only refuse it, by raising
+ApiError. Both run on the loop and may wait; the store checks afterwards that the object did not change meanwhile and starts
+over if it did, so a hook may be called more than once for one request and must not act on the world by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+from muster.objects.resources import Resource
+from muster.objects.status import Raw
+
+AdmissionOperation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
+
+
+class Actor(msgspec.Struct, frozen=True):
+    """The authenticated author of a write."""
+
+    user: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+
+
+GARBAGE_COLLECTOR = Actor(
+    user="system:serviceaccount:kube-system:generic-garbage-collector",
+    groups=("system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated"),
+)
+NAMESPACE_CONTROLLER = Actor(
+    user="system:serviceaccount:kube-system:namespace-controller",
+    groups=("system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated"),
+)
+
+
+class AdmissionRequest(msgspec.Struct, kw_only=True):
+    """One write as hooks see it. `old` and `object` are for reading; `mutate` returns a new object instead."""
+
+    operation: AdmissionOperation
+    resource: Resource
+    namespace: str
+    name: str
+    old: Raw | None
+    object: Raw | None
+    subresource: str = ""
+    actor: Actor | None = None
+    """None for Muster itself, in the same process."""
+    dry_run: bool = False
+    warn: Callable[[str], None]
+    """Say something to the client that is no refusal: it arrives as a Warning header."""
+
+
+class Admission(Protocol):
+    async def mutate(self, request: AdmissionRequest) -> Raw | None:
+        """The object to store instead, or None to leave it as it is. Not asked on DELETE and CONNECT."""
+        ...
+
+    async def validate(self, request: AdmissionRequest) -> None: ...
+
+
+class Admissions:
+    """Several hooks as one, in order: each mutates what the one before it returned, then all validate the result."""
+
+    def __init__(self, hooks: Sequence[Admission] = ()) -> None:
+        self.hooks: list[Admission] = list(hooks)
+
+    async def mutate(self, request: AdmissionRequest) -> Raw | None:
+        changed: Raw | None = None
+        for hook in self.hooks:
+            result = await hook.mutate(request)
+            if result is not None:
+                changed = result
+                request = msgspec.structs.replace(request, object=result)
+        return changed
+
+    async def validate(self, request: AdmissionRequest) -> None:
+        for hook in self.hooks:
+            await hook.validate(request)

@@ -1,0 +1,183 @@
+"""From the loop to the disk and back: units of writes are gathered, committed in batches, and reported in order.
+
+A unit is what must be on disk together: one write, or a transaction. While one batch is being committed the next gathers,
+so a slow disk makes larger batches (group commit) and nobody waits for more than two flushes.
+
+Concurrency: `submit`, `close` and the two callbacks run on the loop. With `ThreadCommitter` one thread of its own talks to
+the database; at most one batch is with it at any time, so a failure finds every later unit still on the loop.
+`InlineCommitter` does the same on the loop itself, at once: for simulations, where threads would make runs differ.
+
+Invariants: units are reported in the order they were submitted; after a failure everything submitted before it was reported
+has failed too, because it was checked against state that never came to be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from muster.store.embedded.database import CommitFailed, Database, Row
+
+
+class Unit(Protocol):
+    @property
+    def rows(self) -> Sequence[Row]: ...
+
+
+U = TypeVar("U", bound=Unit)
+Done = Callable[[Sequence[U]], None]
+Failed = Callable[[Sequence[U], CommitFailed], None]
+U_contra = TypeVar("U_contra", bound=Unit, contravariant=True)
+
+
+class Committer(Protocol[U_contra]):
+    def submit(self, unit: U_contra) -> None: ...
+
+    def doom(self, versions: Sequence[int], horizon: int) -> None:
+        """Hand superfluous rows over; they go some time after the next batch."""
+        ...
+
+    async def close(self) -> None:
+        """Commit what was submitted, then close the database."""
+        ...
+
+
+class InlineCommitter(Generic[U]):
+    """Commits in `submit`. Without a database it only reports, which is what a store in memory wants."""
+
+    def __init__(self, database: Database | None, done: Done[U], failed: Failed[U], *, compact_len_max: int) -> None:
+        self._database = database
+        self._done = done
+        self._failed = failed
+        self._compact_len_max = compact_len_max
+
+    def submit(self, unit: U) -> None:
+        if self._database is not None:
+            try:
+                self._database.commit(unit.rows)
+            except CommitFailed as failure:
+                self._failed((unit,), failure)
+                return
+        self._done((unit,))
+        if self._database is not None:
+            self._database.maintain(self._compact_len_max)
+
+    def doom(self, versions: Sequence[int], horizon: int) -> None:
+        if self._database is not None:
+            self._database.doom(versions, horizon)
+
+    async def close(self) -> None:
+        if self._database is not None:
+            self._database.close(rows_max=self._compact_len_max)
+
+
+class _Job(Generic[U]):
+    """What the thread is asked to do: commit `units`, note `doomed`, and then perhaps stop."""
+
+    __slots__ = ("doomed", "failure", "horizon", "is_last", "units")
+
+    def __init__(self, units: Sequence[U], doomed: Sequence[int], horizon: int, *, is_last: bool = False) -> None:
+        self.units = units
+        self.doomed = doomed
+        self.horizon = horizon
+        self.is_last = is_last
+        self.failure: CommitFailed | None = None
+
+
+class ThreadCommitter(Generic[U]):
+    def __init__(
+        self, database: Database, done: Done[U], failed: Failed[U], *, batch_len_max: int, compact_len_max: int
+    ) -> None:
+        self._database = database
+        self._done = done
+        self._failed = failed
+        self._batch_len_max = batch_len_max
+        self._compact_len_max = compact_len_max
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[U] = deque()
+        self._doomed: list[int] = []
+        self._horizon = 0
+        self._is_busy = False
+        self._closing: asyncio.Future[None] | None = None
+        self._jobs: queue.SimpleQueue[_Job[U]] = queue.SimpleQueue()
+        # A daemon: a process that ends without closing its store ends as if killed, which the file survives.
+        self._thread = threading.Thread(target=self._run, name="muster-store-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, unit: U) -> None:
+        self._waiting.append(unit)
+        if not self._is_busy:
+            # Not at once: whatever else this turn of the loop submits shall go with it.
+            self._is_busy = True
+            self._loop.call_soon(self._start)
+
+    def doom(self, versions: Sequence[int], horizon: int) -> None:
+        self._doomed += versions
+        self._horizon = horizon
+
+    def _start(self) -> None:
+        units: list[U] = []
+        length = 0
+        while self._waiting and length < self._batch_len_max:
+            unit = self._waiting.popleft()
+            units.append(unit)
+            length += len(unit.rows)
+        if not units:
+            self._is_busy = False
+            if self._closing is not None and not self._closing.done():
+                self._closing.set_result(None)
+            return
+        doomed, self._doomed = self._doomed, []
+        self._jobs.put(_Job(units, doomed, self._horizon))
+
+    def _run(self) -> None:
+        """The thread. It ends with the last job, or when the loop is gone and nobody can be told anything any more."""
+        while True:
+            job = self._jobs.get()
+            self._database.doom(job.doomed, job.horizon)
+            self._work(job)
+            try:
+                self._loop.call_soon_threadsafe(self._report, job)
+            except RuntimeError:
+                return
+            if job.is_last:
+                return
+            self._database.maintain(self._compact_len_max)
+
+    def _work(self, job: _Job[U]) -> None:
+        try:
+            if job.is_last:
+                self._database.close(rows_max=self._compact_len_max)
+            else:
+                self._database.commit([row for unit in job.units for row in unit.rows])
+        except CommitFailed as failure:
+            job.failure = failure
+        except Exception as error:  # noqa: BLE001 - the root of a thread: those who wait must hear of anything at all
+            job.failure = CommitFailed(f"{type(error).__name__}: {error}", full=False)
+
+    def _report(self, job: _Job[U]) -> None:
+        if job.is_last:
+            assert self._closing is not None
+            self._closing.set_result(None)
+        elif job.failure is None:
+            # The disk first: the next batch is flushed while this one is told to readers and watchers.
+            self._start()
+            self._done(job.units)
+        else:
+            doomed_units = [*job.units, *self._waiting]
+            self._waiting.clear()
+            self._failed(doomed_units, job.failure)
+            self._start()
+
+    async def close(self) -> None:
+        if self._is_busy:
+            self._closing = self._loop.create_future()
+            await self._closing
+        self._closing = self._loop.create_future()
+        self._jobs.put(_Job((), self._doomed, self._horizon, is_last=True))
+        await self._closing
+        self._thread.join()

@@ -1,0 +1,109 @@
+"""CustomResourceDefinitions: from an object in the store to a kind that it serves.
+
+A definition is accepted or refused when it is written (its schema must be structural), its status is set in the same write,
+and the kind is there when the write returns. While a definition is being deleted its kind takes nothing new; it goes with the
+last of its objects (`garbage.py`).
+
+On the loop. `prepare` is pure but for reading the registry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from muster.objects.conditions import is_true, set_condition
+from muster.objects.crd import crd_warnings, resource_from_crd, schema_from_crd, storage_version
+from muster.objects.status import Raw
+from muster.store.contract import EventType
+from muster.store.embedded.collection import Collection
+from muster.store.embedded.core import Core
+from muster.store.embedded.records import Event
+from muster.store.embedded.registry import Registry, Served
+from muster.store.embedded.shaping import WriteContext
+
+CRD_ID = "customresourcedefinitions.apiextensions.k8s.io"
+FINALIZER_CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
+
+
+class CustomKinds:
+    def __init__(self, core: Core, registry: Registry) -> None:
+        self._core = core
+        self._registry = registry
+
+    def prepare(self, raw: Raw, old: Raw | None, context: WriteContext) -> Raw:
+        """A definition with the status that follows from its spec. It has been validated."""
+        for warning in crd_warnings(raw):
+            context.warn(warning)
+        result = {**raw, "metadata": dict(raw["metadata"])}
+        name, spec = result["metadata"]["name"], raw["spec"]
+        before = (old or {}).get("status") or {}
+        problem = self._registry.name_conflict(name, spec["group"], _claimed(spec["names"]))
+        now = self._core.clock()
+        conditions = set_condition(
+            before.get("conditions"),
+            type_="NamesAccepted",
+            status="False" if problem else "True",
+            reason="NamesConflict" if problem else "NoConflicts",
+            message=problem or "no conflicts found",
+            now=now,
+        )
+        if not is_true(conditions, "Established"):
+            conditions = set_condition(
+                conditions,
+                type_="Established",
+                status="False" if problem else "True",
+                reason="NotAccepted" if problem else "InitialNamesAccepted",
+                message="not all names are accepted" if problem else "the initial names have been accepted",
+                now=now,
+            )
+        stored = storage_version(raw)
+        kept = [version for version in before.get("storedVersions") or [] if version != stored]
+        result["status"] = {
+            "conditions": conditions,
+            "acceptedNames": (before.get("acceptedNames") or {}) if problem else spec["names"],
+            "storedVersions": [*kept, stored],
+        }
+        if old is None and not self._registry.is_built_in(name):
+            finalizers = [f for f in result["metadata"].get("finalizers") or [] if f != FINALIZER_CLEANUP]
+            result["metadata"]["finalizers"] = [*finalizers, FINALIZER_CLEANUP]
+        return result
+
+    def on_event(self, collection: Collection, event: Event) -> None:
+        """A definition was committed: serve what it says from now on."""
+        if collection.id != CRD_ID:
+            return
+        if event.type is EventType.DELETED:
+            self._registry.drop_custom(event.record.name)
+        else:
+            self.serve(event.record.raw())
+
+    def serve(self, crd: Raw) -> None:
+        name = crd["metadata"]["name"]
+        if self._registry.is_built_in(name):
+            return
+        resources = resource_from_crd(crd)
+        if not resources or not is_true((crd.get("status") or {}).get("conditions"), "Established"):
+            self._registry.drop_custom(name)
+            return
+        stored_version = storage_version(crd)
+        # The version that objects are kept in need not be one that is served.
+        stored = msgspec.structs.replace(resources[0], version=stored_version)
+        stored = next((resource for resource in resources if resource.version == stored_version), stored)
+        schemas = {resource.version: schema_from_crd(crd, resource.version) for resource in resources}
+        served = Served(resources, stored, self._core.collection(name), {v: s for v, s in schemas.items() if s is not None})
+        served.is_terminating = bool(crd["metadata"].get("deletionTimestamp"))
+        self._registry.serve_custom(served)
+
+
+def _claimed(names: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
+    """The names that must be unique within a group."""
+    return {
+        "plural": [names.get("plural", "")],
+        "singular": [names.get("singular", "")],
+        "shortNames": names.get("shortNames") or [],
+        "kind": [names.get("kind", "")],
+        "listKind": [names.get("listKind", "")],
+    }

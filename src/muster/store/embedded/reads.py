@@ -1,0 +1,174 @@
+"""Get, list and watch, on records: nothing is decoded or encoded on the way to a client.
+
+On the loop only, and without waiting: everything is answered from memory, from what is committed.
+A list that is read in pages is one snapshot: later pages undo the changes since the first (`Collection.slice_at`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from muster.objects.resources import Resource
+from muster.objects.status import BadRequest, Cause, Expired, Timeout, TooManyRequests
+from muster.store.embedded.collection import Collection, Slice
+from muster.store.embedded.core import Core
+from muster.store.embedded.paging import make_token, read_token
+from muster.store.embedded.records import Record
+from muster.store.embedded.registry import Registry
+from muster.store.embedded.rules import not_found
+from muster.store.embedded.selection import Selection, in_version
+from muster.store.embedded.watchers import Watcher
+
+VersionMatch = Literal["", "Exact", "NotOlderThan"]
+
+
+class RecordPage(msgspec.Struct, frozen=True):
+    """One chunk of a list, as `contract.Page`, undecoded."""
+
+    records: Sequence[Record]
+    resource_version: str
+    continue_token: str = ""
+    remaining: int | None = None
+
+
+class Reads:
+    def __init__(self, core: Core, registry: Registry) -> None:
+        self._core = core
+        self._registry = registry
+
+    def get(self, resource: Resource, name: str, namespace: str | None) -> Record:
+        self._core.check_open()
+        served = self._registry.find(resource)
+        if resource.namespaced and not namespace:
+            raise BadRequest(
+                f'{resource.qualified} are namespaced: name the namespace of "{name}"', kind=resource.plural, name=name
+            )
+        record = served.collection.records.get((namespace or "" if resource.namespaced else "", name))
+        if record is None:
+            raise not_found(resource, name)
+        return in_version(record, resource.api_version)
+
+    # --- list ----------------------------------------------------------------------------------------------------
+
+    def list(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        limit: int = 0,
+        continue_token: str = "",
+        resource_version: str = "",
+        version_match: VersionMatch = "",
+    ) -> RecordPage:
+        core = self._core
+        core.check_open()
+        collection = self._registry.find(resource).collection
+        selection = Selection(resource, namespace, label_selector, field_selector)
+        if limit < 0:
+            raise BadRequest(f"limit must be 0 or more, not {limit}")
+        limit_max = core.limits.list_len_max
+        limit = min(limit or limit_max, limit_max) if limit_max else limit
+        query = "\0".join((resource.qualified, selection.namespace or "", label_selector, field_selector))
+        rv, start = core.committed_rv, None
+        if continue_token:
+            position = read_token(core.identity, query, continue_token)
+            rv, start = position.rv, position.key
+        elif resource_version not in ("", "0"):
+            asked = self._parse_version(resource_version)
+            if version_match == "Exact":
+                rv = asked
+        found = self._slice(collection, selection, rv, start, limit)
+        records: Sequence[Record] = found.records
+        if collection.is_mixed:
+            records = [in_version(record, resource.api_version) for record in records]
+        token = make_token(core.identity, query, rv, found.next_key) if found.next_key is not None else ""
+        return RecordPage(records, str(rv), token, found.remaining)
+
+    def _slice(self, collection: Collection, selection: Selection, rv: int, start: tuple[str, str] | None, limit: int) -> Slice:
+        core = self._core
+        matches = None if selection.is_everything else selection.matches
+        if rv == core.committed_rv:
+            if selection.name is not None and start is None and selection.namespace is not None:
+                # `metadata.name=x` is a get: watchers of a single object list that way.
+                record = collection.records.get((selection.namespace, selection.name))
+                return Slice([record] if record is not None and selection.matches(record) else [], None, None)
+            return collection.slice(selection.namespace, matches, start, limit)
+        if rv < core.horizon:
+            raise Expired(
+                f"the provided continue parameter is too old: its list was taken at resource version {rv}, and the history "
+                f"now begins after {core.horizon}; list again from the start"
+            )
+        return collection.slice_at(rv, selection.namespace, matches, start, limit)
+
+    def _parse_version(self, text: str) -> int:
+        if not text.isascii() or not text.isdigit() or len(text) > 19:
+            raise BadRequest(f"resourceVersion: Invalid value: {text[:80]!r}: it must be one that this server gave out")
+        version = int(text)
+        if version > self._core.committed_rv:
+            raise Timeout(
+                f"Too large resource version: {version}, current: {self._core.committed_rv}; list again without one",
+                causes=[Cause("", "Too large resource version", "ResourceVersionTooLarge")],
+                retry_after_s=1,
+            )
+        return version
+
+    # --- watch ---------------------------------------------------------------------------------------------------
+
+    def watch(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        resource_version: str = "",
+        bookmarks: bool = True,
+        timeout_s: float | None = None,
+        send_initial_events: bool | None = None,
+    ) -> Watcher:
+        """Open a watch; whatever is wrong with it is raised here, not while it is read.
+
+        `send_initial_events` True gives what exists first, then a bookmark that says so, whatever the version; False never
+        does. None is what the version says: "" and "0" start with what exists.
+        """
+        core = self._core
+        core.check_open()
+        collection = self._registry.find(resource).collection
+        selection = Selection(resource, namespace, label_selector, field_selector)
+        if len(core.watchers) >= core.limits.watchers_max:
+            raise TooManyRequests(
+                f"{len(core.watchers)} watches are open, which is the limit; close some, or try again in a while",
+                kind=resource.plural,
+                group=resource.group,
+                retry_after_s=5,
+            )
+        initial: Sequence[Record] = ()
+        position = collection.history.end
+        from_scratch = resource_version in ("", "0")
+        if not from_scratch:
+            version = self._parse_version(resource_version)
+            if version < core.horizon and not send_initial_events:
+                raise Expired(f"too old resource version: {version} ({core.horizon}); list again and watch from there")
+            if not send_initial_events:
+                position = collection.history.after(version)
+        if send_initial_events or (from_scratch and send_initial_events is not False):
+            initial = self._slice(collection, selection, core.committed_rv, None, 0).records
+        watcher = Watcher(
+            core,
+            collection,
+            selection,
+            resource.kind,
+            position=position,
+            initial=initial,
+            announce_initial=bool(send_initial_events) and bookmarks,
+            bookmark_interval_s=core.limits.bookmark_interval_s if bookmarks else 0.0,
+            timeout_s=timeout_s,
+            batch_len_max=core.limits.watch_batch_len_max,
+        )
+        core.watchers[watcher] = None
+        return watcher

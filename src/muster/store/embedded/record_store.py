@@ -1,0 +1,464 @@
+"""The embedded store at the level of encoded records: what a server in front of it uses, without decoding anything twice.
+
+`EmbeddedStore` (store.py) is this plus the contract's methods, which decode. See there for concurrency and guarantees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from muster.objects.catalog import CATALOG, Catalog
+from muster.objects.names import Entropy
+from muster.objects.resources import Resource
+from muster.objects.status import BadRequest, Raw
+from muster.objects.time import Clock
+from muster.store.contract import DEFAULT_WRITE, Operation, PatchType, Preconditions, Propagation, WriteOptions
+from muster.store.embedded.admission import Actor, Admission
+from muster.store.embedded.committer import InlineCommitter, ThreadCommitter
+from muster.store.embedded.core import Core
+from muster.store.embedded.custom import CRD_ID, CustomKinds
+from muster.store.embedded.database import Database
+from muster.store.embedded.garbage import GarbageCollector
+from muster.store.embedded.limits import Limits
+from muster.store.embedded.namespaces import NAMESPACES_ID, prepare_namespace
+from muster.store.embedded.opening import load
+from muster.store.embedded.reads import Reads, RecordPage, VersionMatch
+from muster.store.embedded.records import Record
+from muster.store.embedded.registry import Registry
+from muster.store.embedded.selection import in_version
+from muster.store.embedded.shaping import Shaper, WriteContext
+from muster.store.embedded.subresources import Subresources
+from muster.store.embedded.transaction import Result, Transaction
+from muster.store.embedded.usage import Usage
+from muster.store.embedded.watchers import Watcher
+from muster.store.embedded.writes import Writes
+
+Step = Callable[[Transaction], Awaitable[Result]]
+
+
+class RecordStore:
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        catalog: Catalog = CATALOG,
+        entropy: Entropy = os.urandom,
+        limits: Limits | None = None,
+        admission: Admission | None = None,
+    ) -> None:
+        self._core = Core(clock, limits or Limits())
+        self._registry = Registry(self._core, catalog)
+        self._shaper = Shaper(clock, admission)
+        self._writes = Writes(self._core, self._registry, self._shaper, entropy)
+        self._reads = Reads(self._core, self._registry)
+        self._subresources = Subresources(self._core, self._registry, self._shaper, self._writes)
+        self._custom = CustomKinds(self._core, self._registry)
+        self._garbage = GarbageCollector(self._core, self._registry, self._writes)
+        self._writes.hooks = {NAMESPACES_ID: prepare_namespace, CRD_ID: self._custom.prepare}
+        self._core.listeners.append(self._custom.on_event)
+        self._database: Database | None = None
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    @classmethod
+    async def open(
+        cls,
+        path: Path | None,
+        *,
+        clock: Clock,
+        catalog: Catalog = CATALOG,
+        writer: Literal["thread", "inline"] = "thread",
+        entropy: Entropy = os.urandom,
+        limits: Limits | None = None,
+        admission: Admission | None = None,
+    ) -> Self:
+        """Open the store in directory `path`, creating it if need be; None keeps everything in memory.
+
+        Raises a `StoreError` that says why the directory can't be used; nothing on disk is changed then.
+        """
+        store = cls(clock=clock, catalog=catalog, entropy=entropy, limits=limits, admission=admission)
+        core = store._core
+        core.identity = entropy(16)
+        database: Database | None = None
+        leftovers: Sequence[int] = ()
+        if path is not None:
+            loaded = store._load(path) if writer == "inline" else await asyncio.to_thread(store._load, path)
+            database, leftovers = loaded
+            core.identity = database.identity
+        store._database = database
+        done, failed, compact = core.on_committed, core.on_failed, core.limits.compact_len_max
+        if database is None or writer == "inline":
+            core.committer = InlineCommitter(database, done, failed, compact_len_max=compact)
+        else:
+            batch = core.limits.batch_len_max
+            core.committer = ThreadCommitter(database, done, failed, batch_len_max=batch, compact_len_max=compact)
+        core.committer.doom(leftovers, core.horizon)
+        store._garbage.start()
+        return store
+
+    def _load(self, path: Path) -> tuple[Database, Sequence[int]]:
+        limits = self._core.limits
+        database = Database.open(path, identity=self._core.identity, wal_pages_max=limits.wal_pages_max)
+        try:
+            return database, load(self._core, self._custom, database)
+        except BaseException:
+            database.abandon()
+            raise
+
+    async def close(self) -> None:
+        """Accept nothing more, finish what was accepted, end every watch, release the directory."""
+        await self._garbage.close()
+        await self._core.close()
+
+    async def settled(self) -> None:
+        """Until nothing is on its way to disk and nothing waits to be cleaned up. For tests and orderly ends."""
+        while self._core.in_flight_len or self._garbage.is_busy:
+            await self._core.settle()
+            await self._garbage.idle()
+
+    # --- what there is -------------------------------------------------------------------------------------------
+
+    @property
+    def limits(self) -> Limits:
+        return self._core.limits
+
+    @property
+    def clock(self) -> Clock:
+        return self._core.clock
+
+    @property
+    def admission(self) -> Admission | None:
+        """The hooks in force. Setting them is for whoever starts the server, before it serves."""
+        return self._shaper.admission
+
+    @admission.setter
+    def admission(self, admission: Admission | None) -> None:
+        self._shaper.admission = admission
+
+    @property
+    def resource_version(self) -> str:
+        """The version of the last committed change: what a list would carry now."""
+        return str(self._core.committed_rv)
+
+    @property
+    def catalog(self) -> Catalog:
+        """Everything served now: the built-in catalog and the kinds that definitions added."""
+        return self._registry.catalog
+
+    @property
+    def on_resources_changed(self) -> list[Callable[[], None]]:
+        """Called, on the loop, whenever a CustomResourceDefinition changed what is served."""
+        return self._registry.on_changed
+
+    async def resources(self) -> list[Resource]:
+        return list(self._registry.catalog.all)
+
+    def schema(self, resource: Resource) -> Raw | None:
+        """The structural schema of a served version; None when its objects may have any shape."""
+        return self._registry.find(resource).schema(resource.version)
+
+    def usage(self) -> Usage:
+        core, database = self._core, self._database
+        counters = core.counters
+        return Usage(
+            limits=core.limits,
+            objects={c.id: len(c.records) for c in core.collections.values() if c.records},
+            resource_version=core.committed_rv,
+            horizon=core.horizon,
+            file_bytes=database.size_bytes() if database is not None else 0,
+            in_flight_len=core.in_flight_len,
+            in_flight_bytes=core.in_flight_bytes,
+            watchers_len=len(core.watchers),
+            watch_lag_len=max((watcher.lag for watcher in core.watchers), default=0),
+            history_len=core.history_len,
+            history_bytes=core.history_bytes,
+            compaction_backlog_len=database.doomed_len if database is not None else 0,
+            garbage_queue_len=self._garbage.queue_len,
+            writes=counters.writes,
+            batches=counters.batches,
+            commit_failures=counters.commit_failures,
+            refused_writes=counters.refused_writes,
+            compacted=counters.compacted,
+            expired_watches=counters.expired_watches,
+            checkpoints=database.checkpoints if database is not None else 0,
+        )
+
+    def compact(self, resource_version: str = "") -> None:
+        """Forget the history up to a version, by default all of it: older watches and continued lists get Expired."""
+        self._core.check_open()
+        self._core.compact_to(int(resource_version) if resource_version else self._core.committed_rv)
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def get_record(self, resource: Resource, name: str, namespace: str | None = None) -> Record:
+        return self._reads.get(resource, name, namespace)
+
+    def list_records(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        limit: int = 0,
+        continue_token: str = "",
+        resource_version: str = "",
+        version_match: VersionMatch = "",
+    ) -> RecordPage:
+        """As `list`, undecoded. `resource_version` asks for a state not older than it, or with match Exact for that one."""
+        return self._reads.list(
+            resource,
+            namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            limit=limit,
+            continue_token=continue_token,
+            resource_version=resource_version,
+            version_match=version_match,
+        )
+
+    def watch_records(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        resource_version: str = "",
+        bookmarks: bool = True,
+        timeout_s: float | None = None,
+        send_initial_events: bool | None = None,
+    ) -> Watcher:
+        """Open a watch at once: `async for batch in watcher`, each batch a list of `Event` (`type`, `record`, `line`).
+
+        Whatever is wrong with it is raised here. Whoever opens it closes it: `watcher.close()`.
+        """
+        return self._reads.watch(
+            resource,
+            namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            resource_version=resource_version,
+            bookmarks=bookmarks,
+            timeout_s=timeout_s,
+            send_initial_events=send_initial_events,
+        )
+
+    # --- writing -------------------------------------------------------------------------------------------------
+
+    async def _one(self, resource: Resource, step: Step, *, dry_run: bool = False) -> Record:
+        async def build(transaction: Transaction) -> Sequence[Result]:
+            return [await step(transaction)]
+
+        (record,) = await self._writes.run(build, dry_run=dry_run)
+        return in_version(record, resource.api_version)
+
+    async def create_record(
+        self,
+        resource: Resource,
+        obj: Mapping[str, Any],
+        namespace: str | None = None,
+        options: WriteOptions = DEFAULT_WRITE,
+        *,
+        actor: Actor | None = None,
+        warnings: list[str] | None = None,
+    ) -> Record:
+        context = WriteContext(options, actor, warnings)
+        return await self._one(
+            resource, lambda txn: self._writes.create(txn, resource, obj, namespace, context), dry_run=options.dry_run
+        )
+
+    async def update_record(
+        self,
+        resource: Resource,
+        obj: Mapping[str, Any],
+        namespace: str | None = None,
+        options: WriteOptions = DEFAULT_WRITE,
+        *,
+        subresource: str = "",
+        version_required: bool = True,
+        actor: Actor | None = None,
+        warnings: list[str] | None = None,
+    ) -> Record:
+        """With `version_required`, as Kubernetes' API does, custom and some other kinds must name the version they replace."""
+        context = WriteContext(options, actor, warnings)
+        return await self._one(
+            resource,
+            lambda txn: self._writes.update(
+                txn, resource, obj, namespace, context, subresource=subresource, version_required=version_required
+            ),
+            dry_run=options.dry_run,
+        )
+
+    async def patch_record(
+        self,
+        resource: Resource,
+        name: str,
+        patch: Raw | Sequence[Raw],
+        namespace: str | None = None,
+        options: WriteOptions = DEFAULT_WRITE,
+        *,
+        patch_type: PatchType = PatchType.MERGE,
+        subresource: str = "",
+        actor: Actor | None = None,
+        warnings: list[str] | None = None,
+    ) -> Record:
+        context = WriteContext(options, actor, warnings)
+        return await self._one(
+            resource,
+            lambda txn: self._writes.patch(
+                txn, resource, name, patch, context, namespace=namespace, patch_type=patch_type, subresource=subresource
+            ),
+            dry_run=options.dry_run,
+        )
+
+    async def delete_record(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        options: WriteOptions = DEFAULT_WRITE,
+        *,
+        propagation: Propagation | None = "Background",
+        grace_period_s: int | None = None,
+        preconditions: Preconditions | None = None,
+        actor: Actor | None = None,
+        warnings: list[str] | None = None,
+    ) -> Record:
+        """`propagation` None leaves it to the object's own finalizers, as a request without a policy does."""
+        context = WriteContext(options, actor, warnings)
+        return await self._one(
+            resource,
+            lambda txn: self._writes.delete(
+                txn,
+                resource,
+                name,
+                namespace,
+                context,
+                propagation=propagation,
+                grace_period_s=grace_period_s,
+                preconditions=preconditions,
+            ),
+            dry_run=options.dry_run,
+        )
+
+    async def bind(
+        self,
+        pod: str,
+        namespace: str,
+        node: str,
+        *,
+        uid: str = "",
+        annotations: Mapping[str, str] | None = None,
+        options: WriteOptions = DEFAULT_WRITE,
+        actor: Actor | None = None,
+    ) -> None:
+        context = WriteContext(options, actor)
+
+        async def build(txn: Transaction) -> Sequence[Result]:
+            return [await self._subresources.bind(txn, pod, namespace, node, context, uid=uid, annotations=annotations)]
+
+        await self._writes.run(build, dry_run=options.dry_run)
+
+    async def evict(
+        self,
+        pod: str,
+        namespace: str,
+        *,
+        grace_period_s: int | None = None,
+        uid: str = "",
+        dry_run: bool = False,
+        actor: Actor | None = None,
+    ) -> None:
+        context = WriteContext(WriteOptions(dry_run=dry_run), actor)
+
+        async def build(txn: Transaction) -> Sequence[Result]:
+            return await self._subresources.evict(txn, pod, namespace, context, grace_period_s=grace_period_s, uid=uid)
+
+        await self._writes.run(build, dry_run=dry_run)
+
+    async def get_scale(self, resource: Resource, name: str, namespace: str | None = None) -> Raw:
+        """The object's `autoscaling/v1 Scale`. NotFound for kinds that have none."""
+        self._subresources.scale_paths(resource)
+        return self._subresources.get_scale(resource, self._reads.get(resource, name, namespace))
+
+    async def update_scale(
+        self,
+        resource: Resource,
+        name: str,
+        scale: Raw,
+        namespace: str | None = None,
+        options: WriteOptions = DEFAULT_WRITE,
+        *,
+        actor: Actor | None = None,
+    ) -> Raw:
+        context = WriteContext(options, actor)
+        record = await self._one(
+            resource,
+            lambda txn: self._subresources.put_scale(txn, resource, scale, context, namespace=namespace, name=name),
+            dry_run=options.dry_run,
+        )
+        return self._subresources.get_scale(resource, record)
+
+    async def transaction_records(
+        self, operations: Sequence[Operation], options: WriteOptions = DEFAULT_WRITE, *, actor: Actor | None = None
+    ) -> list[Record]:
+        """All of `operations` or none, in order; later ones see what earlier ones do."""
+        limit = self._core.limits.transaction_len_max
+        if len(operations) > limit:
+            raise BadRequest(f"a transaction may have {limit} operations; this one has {len(operations)}: split it")
+        context = WriteContext(options, actor)
+
+        async def build(txn: Transaction) -> Sequence[Result]:
+            results = []
+            for operation in operations:
+                results.append(await self._operate(txn, operation, context))
+                txn.keep_drafts()
+            return results
+
+        records = await self._writes.run(build, dry_run=options.dry_run) if operations else []
+        return [in_version(r, operation.resource.api_version) for r, operation in zip(records, operations, strict=True)]
+
+    async def _operate(self, txn: Transaction, operation: Operation, context: WriteContext) -> Result:
+        resource, namespace, writes = operation.resource, operation.namespace, self._writes
+        name = operation.name or str(((operation.object or {}).get("metadata") or {}).get("name") or "")
+        match operation.verb:
+            case "create":
+                return await writes.create(txn, resource, _given(operation, "object"), namespace, context)
+            case "update":
+                return await writes.update(
+                    txn,
+                    resource,
+                    _given(operation, "object"),
+                    namespace,
+                    context,
+                    subresource=operation.subresource,
+                    preconditions=operation.preconditions,
+                )
+            case "patch":
+                return await writes.patch(
+                    txn,
+                    resource,
+                    name,
+                    _given(operation, "patch"),
+                    context,
+                    namespace=namespace,
+                    patch_type=PatchType.MERGE,
+                    subresource=operation.subresource,
+                    preconditions=operation.preconditions,
+                )
+            case "delete":
+                return await writes.delete(
+                    txn, resource, name, namespace, context, propagation="Background", preconditions=operation.preconditions
+                )
+
+
+def _given(operation: Operation, field: Literal["object", "patch"]) -> Raw:
+    value = operation.object if field == "object" else operation.patch
+    if value is None:
+        raise BadRequest(f"a {operation.verb} of {operation.resource.qualified} in a transaction needs its {field}")
+    return value

@@ -1,0 +1,150 @@
+"""What the store holds in memory: an object as encoded JSON with the few facts that reads need, and a change to one.
+
+Immutable values (the one cached field of `Event` is filled at most once and never changes what it means), made on the
+event loop and shared by every reader. Nobody decodes an object to serve it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from muster.objects.status import Raw
+from muster.store.contract import EventType
+
+Key = tuple[str, str]
+"""(namespace, name); namespace is "" for what is not namespaced."""
+
+encode = msgspec.json.Encoder().encode
+decode: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+
+TYPE_CODES: Mapping[EventType, int] = {EventType.ADDED: 1, EventType.MODIFIED: 2, EventType.DELETED: 3}
+"""How the log on disk writes the type of a change."""
+TYPES_BY_CODE: Mapping[int, EventType] = {code: type_ for type_, code in TYPE_CODES.items()}
+
+
+class Owner(msgspec.Struct, frozen=True, gc=False):
+    """An owner reference, as far as garbage collection reads it."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    block: bool = False
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """One version of one object. `value` is its JSON, resourceVersion included; an unstored one (dry run) has rv 0."""
+
+    key: Key
+    rv: int
+    uid: str
+    api_version: str
+    value: bytes
+    labels: Mapping[str, str]
+    fields: Mapping[str, str]
+    """The kind's selectable fields besides name and namespace; missing means ""."""
+    owners: tuple[Owner, ...] = ()
+    finalizers: tuple[str, ...] = ()
+    deleting: bool = False
+
+    @property
+    def namespace(self) -> str:
+        return self.key[0]
+
+    @property
+    def name(self) -> str:
+        return self.key[1]
+
+    def raw(self) -> Raw:
+        """A fresh decoded object that belongs to the caller."""
+        raw: Raw = decode.decode(self.value)
+        return raw
+
+    def field(self, path: str) -> str:
+        """For field selectors."""
+        if path == "metadata.name":
+            return self.key[1]
+        if path == "metadata.namespace":
+            return self.key[0]
+        return self.fields.get(path, "")
+
+
+FieldPaths = Sequence[tuple[str, tuple[str, ...]]]
+"""Selectable fields, each with its path already split."""
+
+
+def record_of(raw: Raw, key: Key, rv: int, field_paths: FieldPaths, value: bytes | None = None) -> Record:
+    """The record of a well-formed object; `value` is its JSON if the caller has it."""
+    meta = raw["metadata"]
+    references = meta.get("ownerReferences")
+    finalizers = meta.get("finalizers")
+    return Record(
+        key=key,
+        rv=rv,
+        uid=meta.get("uid") or "",
+        api_version=raw.get("apiVersion") or "",
+        value=encode(raw) if value is None else value,
+        labels=dict(meta.get("labels") or ()),  # a copy: the object may still be its caller's
+        fields=fields_of(raw, field_paths) if field_paths else {},
+        owners=tuple(map(_owner, references)) if references else (),
+        finalizers=tuple(finalizers) if finalizers else (),
+        deleting=bool(meta.get("deletionTimestamp")),
+    )
+
+
+def fields_of(raw: Raw, field_paths: FieldPaths) -> dict[str, str]:
+    return {path: text for path, parts in field_paths if (text := _text_at(raw, parts))}
+
+
+def _owner(reference: Raw) -> Owner:
+    return Owner(
+        api_version=str(reference.get("apiVersion", "")),
+        kind=str(reference.get("kind", "")),
+        name=str(reference.get("name", "")),
+        uid=str(reference.get("uid", "")),
+        block=reference.get("blockOwnerDeletion") is True,
+    )
+
+
+def _text_at(raw: Raw, parts: tuple[str, ...]) -> str:
+    """The value at a path, as field selectors compare it: booleans as Go writes them, "" for what is not there."""
+    node: Any = raw
+    for part in parts:
+        if not isinstance(node, dict):
+            return ""
+        node = node.get(part)
+        if node is None:
+            return ""
+    if isinstance(node, str):
+        return node
+    if isinstance(node, bool):
+        return "true" if node else "false"
+    return str(node) if isinstance(node, int | float) else ""
+
+
+class Event:
+    """A change, as watchers get it. `record` is the new version, or for DELETED the last one under the deletion's version."""
+
+    __slots__ = ("_line", "previous", "record", "rv", "type")
+
+    def __init__(self, type_: EventType, record: Record, previous: Record | None) -> None:
+        self.type = type_
+        self.record = record
+        self.previous = previous
+        self.rv = record.rv
+        self._line: bytes | None = None
+
+    @property
+    def line(self) -> bytes:
+        """The event as one line of a watch response. Built once, whoever asks first; the same bytes go to every watcher."""
+        line = self._line
+        if line is None:
+            line = self._line = b'{"type":"%b","object":%b}\n' % (self.type.encode(), self.record.value)
+        return line
+
+    def forget_line(self) -> None:
+        """Give back the memory of `line` once the watchers that keep up have it."""
+        self._line = None

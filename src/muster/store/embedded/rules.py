@@ -1,0 +1,254 @@
+"""What Kubernetes makes of an object when it is created, replaced or given a status. Pure: time and identity are handed in.
+
+Functions take what a client sent and what is stored, and return what shall be stored, before defaults, schemas and admission.
+Nothing that is passed in is changed; parts of it may be shared with the result, which is encoded before anyone else sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from muster.objects.resources import Resource
+from muster.objects.status import ApiError, BadRequest, Cause, Conflict, Forbidden, Invalid, NotFound, Raw
+from muster.store.contract import Preconditions
+from muster.store.embedded.records import Record
+
+E = TypeVar("E", bound=ApiError)
+
+_canonical = msgspec.json.Encoder(order="sorted").encode
+
+SYSTEM_FIELDS = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink")
+"""Metadata that only the store sets."""
+
+_EMPTY_IS_ABSENT = frozenset(
+    {"labels", "annotations", "finalizers", "ownerReferences", "generateName", "namespace", "resourceVersion", "selfLink"}
+)
+"""Metadata that Kubernetes never shows empty."""
+
+NAMESPACES_KEPT = frozenset({"default", "kube-system", "kube-public"})
+"""Namespaces that nobody may delete."""
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal as JSON. Python alone would take true for 1."""
+    return bool(a == b) and _canonical(a) == _canonical(b)
+
+
+def refusal(cls: type[E], resource: Resource, name: str, message: str, *, causes: Sequence[Cause] = ()) -> E:
+    """An error about one object."""
+    return cls(message, kind=resource.plural, group=resource.group, name=name, causes=causes)
+
+
+def not_found(resource: Resource, name: str) -> NotFound:
+    return refusal(NotFound, resource, name, f'{resource.qualified} "{name}" not found')
+
+
+def conflict(resource: Resource, name: str, why: str) -> Conflict:
+    return refusal(Conflict, resource, name, f'Operation cannot be fulfilled on {resource.qualified} "{name}": {why}')
+
+
+def stale(resource: Resource, name: str) -> Conflict:
+    return conflict(
+        resource, name, "the object has been modified; please apply your changes to the latest version and try again"
+    )
+
+
+def invalid(resource: Resource, name: str, causes: list[Cause]) -> Invalid:
+    """All that is wrong with one object, in one message."""
+    text = ", ".join(f"{c.field}: {c.message}" if c.field else c.message for c in causes)
+    if len(causes) > 1:
+        text = f"[{text}]"
+    kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
+    return refusal(Invalid, resource, name, f'{kind} "{name}" is invalid: {text}', causes=causes)
+
+
+# --- what a client sent ------------------------------------------------------------------------------------------
+
+
+def conform(resource: Resource, obj: Mapping[str, Any]) -> Raw:
+    """`obj` as an object of this kind, with a top level and metadata that may be changed without touching the caller's."""
+    if not isinstance(obj, Mapping):
+        raise BadRequest(f"a {resource.kind} must be a JSON object, not {type(obj).__name__}")
+    for field, expected in (("apiVersion", resource.api_version), ("kind", resource.kind)):
+        given = obj.get(field)
+        if given and given != expected:
+            raise BadRequest(
+                f"{field} of the object ({given!r}) does not match the request ({expected!r})", kind=resource.plural
+            )
+    meta = obj.get("metadata")
+    if meta is not None and not isinstance(meta, Mapping):
+        raise BadRequest(f"metadata of the {resource.kind} must be an object, not {type(meta).__name__}")
+    raw: Raw = {"apiVersion": resource.api_version, "kind": resource.kind}
+    raw["metadata"] = {k: v for k, v in meta.items() if v or (v is not None and k not in _EMPTY_IS_ABSENT)} if meta else {}
+    for key, value in obj.items():
+        if key not in raw:
+            raw[key] = value
+    return raw
+
+
+def check_namespace(resource: Resource, raw: Raw, namespace: str | None) -> str:
+    """The namespace of a write, set in `raw`; "" for kinds without. The request and the object must not disagree."""
+    meta = raw["metadata"]
+    given = meta.get("namespace")
+    if given is not None and not isinstance(given, str):
+        raise BadRequest(f"metadata.namespace must be a string, not {type(given).__name__}")
+    if not resource.namespaced:
+        if given:
+            raise BadRequest(f"{resource.qualified} are not namespaced, but metadata.namespace is {given!r}; leave it out")
+        if namespace:
+            raise BadRequest(f"{resource.qualified} are not namespaced, but the request names namespace {namespace!r}")
+        meta.pop("namespace", None)
+        return ""
+    if namespace and given and given != namespace:
+        raise BadRequest(
+            "the namespace of the provided object does not match the namespace sent on the request "
+            f"({given!r} and {namespace!r})"
+        )
+    chosen = namespace or given
+    if not chosen:
+        raise BadRequest(f"{resource.qualified} are namespaced: the request or metadata.namespace must name the namespace")
+    meta["namespace"] = chosen
+    return str(chosen)
+
+
+def require_name(resource: Resource, raw: Raw) -> str:
+    name = raw["metadata"].get("name")
+    if not isinstance(name, str) or not name:
+        raise invalid(resource, "", [Cause("metadata.name", "Required value: name is required", "FieldValueRequired")])
+    return name
+
+
+def check_preconditions(resource: Resource, record: Record, preconditions: Preconditions | None) -> None:
+    if preconditions is None:
+        return
+    if preconditions.uid and preconditions.uid != record.uid:
+        why = f"the UID in the precondition ({preconditions.uid}) does not match the UID in record ({record.uid}). "
+        raise conflict(resource, record.name, why + "The object might have been deleted and then recreated")
+    wanted = preconditions.resource_version
+    if wanted and wanted != str(record.rv):
+        why = f"the ResourceVersion in the precondition ({wanted}) does not match the ResourceVersion in record ({record.rv}). "
+        raise conflict(resource, record.name, why + "The object might have been modified")
+
+
+def check_version(resource: Resource, raw: Raw, record: Record, *, required: bool) -> None:
+    """Optimistic concurrency: a resourceVersion in the object must be the stored one. Likewise the uid."""
+    meta = raw["metadata"]
+    given = meta.get("resourceVersion")
+    if given is not None and not isinstance(given, str):
+        raise BadRequest(f"metadata.resourceVersion must be a string, not {type(given).__name__}")
+    if given:
+        if given != str(record.rv):
+            raise stale(resource, record.name)
+    elif required:
+        cause = Cause("metadata.resourceVersion", "Invalid value: 0x0: must be specified for an update")
+        raise invalid(resource, record.name, [cause])
+    uid = meta.get("uid")
+    if uid and uid != record.uid:
+        raise conflict(
+            resource, record.name, f"Precondition failed: UID in precondition: {uid}, UID in object meta: {record.uid}"
+        )
+
+
+# --- create ------------------------------------------------------------------------------------------------------
+
+
+def stamp_new(resource: Resource, raw: Raw, *, uid: str, now_text: str, drop_status: bool) -> None:
+    """Set what only the store sets, in an object that `conform` returned."""
+    meta = raw["metadata"]
+    if meta.get("resourceVersion"):
+        raise BadRequest(
+            "resourceVersion should not be set on objects to be created", kind=resource.plural, group=resource.group
+        )
+    for field in ("resourceVersion", *SYSTEM_FIELDS):
+        meta.pop(field, None)
+    meta["uid"] = uid
+    meta["creationTimestamp"] = now_text
+    if resource.generation_tracked:
+        meta["generation"] = 1
+    if drop_status:
+        raw.pop("status", None)
+
+
+def check_content_allowed(resource: Resource, name: str, namespace: Record | None, namespace_name: str) -> None:
+    """Whether something new may come into a namespace."""
+    if namespace is None:
+        raise NotFound(f'namespaces "{namespace_name}" not found', kind="namespaces", name=namespace_name)
+    if namespace.deleting:
+        cause = Cause("metadata.namespace", f"namespace {namespace_name} is being terminated", "NamespaceTerminating")
+        message = (
+            f'{resource.qualified} "{name}" is forbidden: unable to create new content in namespace {namespace_name} '
+            "because it is being terminated"
+        )
+        raise refusal(Forbidden, resource, name, message, causes=[cause])
+
+
+# --- update ------------------------------------------------------------------------------------------------------
+
+
+def replace(resource: Resource, current: Raw, raw: Raw) -> Raw:
+    """The object after a client's replacement `raw`: its own metadata and status are kept from `current`."""
+    meta, old = raw["metadata"], current["metadata"]
+    for field in SYSTEM_FIELDS:
+        if field in old:
+            meta[field] = old[field]
+        else:
+            meta.pop(field, None)
+    meta.pop("resourceVersion", None)
+    if "resourceVersion" in old:
+        meta["resourceVersion"] = old["resourceVersion"]
+    if resource.has_status:
+        raw.pop("status", None)
+        if "status" in current:
+            raw["status"] = current["status"]
+    return raw
+
+
+def replace_status(current: Raw, raw: Raw) -> Raw:
+    """The object after a client's write to its status: everything else is kept from `current`."""
+    result = dict(current)
+    result["metadata"] = dict(current["metadata"])
+    if "status" in raw:
+        result["status"] = raw["status"]
+    else:
+        result.pop("status", None)
+    # What the client says about its fields travels along; the tracker takes it from here.
+    if "managedFields" in raw["metadata"]:
+        result["metadata"]["managedFields"] = raw["metadata"]["managedFields"]
+    return result
+
+
+def advance_generation(resource: Resource, current: Raw, raw: Raw) -> None:
+    """`generation` moves when anything outside metadata and status differs; status counts where it is no subresource."""
+    if not resource.generation_tracked:
+        return
+    before = current["metadata"].get("generation") or 0
+    ignored = ("metadata", "status", "apiVersion") if resource.has_status else ("metadata", "apiVersion")
+    changed = not same(_outside(current, ignored), _outside(raw, ignored))
+    raw["metadata"]["generation"] = before + 1 if changed else (before or 1)
+
+
+def _outside(raw: Raw, ignored: tuple[str, ...]) -> Raw:
+    return {key: value for key, value in raw.items() if key not in ignored}
+
+
+def is_unchanged(current: Raw, raw: Raw) -> bool:
+    """Whether storing `raw` would store what is there. When managed fields differ only in their times, nothing changed."""
+    if same(current, raw):
+        return True
+    a, b = current["metadata"], raw["metadata"]
+    if _outside(current, ("metadata",)) != _outside(raw, ("metadata",)):
+        return False
+    if not same(_outside(a, ("managedFields",)), _outside(b, ("managedFields",))):
+        return False
+    if not same(_outside(current, ("metadata",)), _outside(raw, ("metadata",))):
+        return False
+    return same(_timeless(a.get("managedFields")), _timeless(b.get("managedFields")))
+
+
+def _timeless(entries: Any) -> Any:
+    if not isinstance(entries, list):
+        return entries
+    return [{k: v for k, v in e.items() if k != "time"} if isinstance(e, dict) else e for e in entries]

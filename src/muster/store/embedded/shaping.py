@@ -1,0 +1,141 @@
+"""From what a client sent to what may be stored: defaults, unknown fields, hooks, validation, managed fields.
+
+The order is Kubernetes': defaults, mutating hooks, defaults again for what they added, validation, validating hooks, and last
+the record of who set which field. Everything but the hooks is pure. On the loop.
+"""
+
+from __future__ import annotations
+
+from muster.objects.kinds.defaults import apply_defaults
+from muster.objects.patch.managed import track_update
+from muster.objects.resources import Resource
+from muster.objects.status import BadRequest, Raw
+from muster.objects.structural import Structural
+from muster.objects.time import Clock
+from muster.objects.validation import validate_object
+from muster.store.contract import WriteOptions
+from muster.store.embedded.admission import Actor, Admission, AdmissionOperation, AdmissionRequest
+from muster.store.embedded.registry import Served
+from muster.store.embedded.rules import conform, invalid, refusal
+
+_WARNINGS_MAX = 20
+
+
+class WriteContext:
+    """What belongs to one request rather than to one object."""
+
+    __slots__ = ("actor", "options", "warnings")
+
+    def __init__(self, options: WriteOptions, actor: Actor | None = None, warnings: list[str] | None = None) -> None:
+        self.options = options
+        self.actor = actor
+        self.warnings = warnings
+
+    def warn(self, text: str) -> None:
+        if self.warnings is not None and len(self.warnings) < _WARNINGS_MAX and text not in self.warnings:
+            self.warnings.append(text)
+
+
+class Shaper:
+    def __init__(self, clock: Clock, admission: Admission | None) -> None:
+        self._clock = clock
+        self.admission = admission
+
+    async def shape(
+        self,
+        served: Served,
+        resource: Resource,
+        raw: Raw,
+        old: Raw | None,
+        context: WriteContext,
+        *,
+        subresource: str = "",
+    ) -> Raw:
+        """`raw` ready to be stored but for its version and managed fields. Raises what the client is to hear."""
+        structural = served.structural(resource.version)
+        raw = self._fields(served, resource, raw, context)
+        raw = _with_defaults(structural, resource, raw)
+        operation: AdmissionOperation = "CREATE" if old is None else "UPDATE"
+        request: AdmissionRequest | None = None
+        if self.admission is not None:
+            request = admission_request(operation, resource, context, raw=raw, old=old, subresource=subresource)
+            changed = await self.admission.mutate(request)
+            if changed is not None:
+                raw = _with_defaults(structural, resource, _same_object(resource, raw, conform(resource, changed)))
+        causes = structural.validate(raw) if structural is not None else []
+        if not causes:
+            causes = validate_object(resource, raw, old, subresource)
+        if causes:
+            raise invalid(resource, str(raw["metadata"].get("name") or ""), causes)
+        if request is not None and self.admission is not None:
+            request.object = raw
+            await self.admission.validate(request)
+        return raw
+
+    def _fields(self, served: Served, resource: Resource, raw: Raw, context: WriteContext) -> Raw:
+        """Unknown fields: kinds from a CRD lose them, others keep them; the client may ask to be told, or to be refused."""
+        mode = context.options.field_validation
+        if mode == "Ignore" and not served.is_from_crd:
+            return raw
+        structural = served.structural(resource.version)
+        if structural is None:
+            return raw
+        pruned, unknown = structural.prune(raw)
+        if unknown and mode == "Strict":
+            listed = ", ".join(f'unknown field "{path}"' for path in unknown[:_WARNINGS_MAX])
+            name = str(raw["metadata"].get("name") or "")
+            raise refusal(BadRequest, resource, name, f"strict decoding error: {listed}")
+        if mode == "Warn":
+            for path in unknown:
+                context.warn(f'unknown field "{path}"')
+        return pruned if served.is_from_crd else raw
+
+    def track(
+        self, served: Served, resource: Resource, raw: Raw, old: Raw | None, context: WriteContext, *, subresource: str = ""
+    ) -> Raw:
+        """`raw` with managed fields that say what this write set."""
+        schema = served.schema(resource.version)
+        return track_update(old, raw, context.options.field_manager, schema, self._clock(), subresource)
+
+    async def validate_delete(self, resource: Resource, old: Raw, context: WriteContext) -> None:
+        if self.admission is not None:
+            await self.admission.validate(admission_request("DELETE", resource, context, raw=None, old=old))
+
+
+def admission_request(
+    operation: AdmissionOperation,
+    resource: Resource,
+    context: WriteContext,
+    *,
+    raw: Raw | None,
+    old: Raw | None,
+    subresource: str = "",
+) -> AdmissionRequest:
+    meta = (raw or old or {}).get("metadata") or {}
+    return AdmissionRequest(
+        operation=operation,
+        resource=resource,
+        namespace=str(meta.get("namespace") or ""),
+        name=str(meta.get("name") or ""),
+        old=old,
+        object=raw,
+        subresource=subresource,
+        actor=context.actor,
+        dry_run=context.options.dry_run,
+        warn=context.warn,
+    )
+
+
+def _with_defaults(structural: Structural | None, resource: Resource, raw: Raw) -> Raw:
+    return apply_defaults(resource, structural.default(raw) if structural is not None else raw)
+
+
+def _same_object(resource: Resource, before: Raw, after: Raw) -> Raw:
+    """A hook may change an object, but not turn it into another one."""
+    for field in ("name", "namespace", "uid", "resourceVersion"):
+        if after["metadata"].get(field) != before["metadata"].get(field):
+            raise BadRequest(
+                f"an admission hook changed metadata.{field} of {resource.qualified} "
+                f'"{before["metadata"].get("name", "")}", which no hook may'
+            )
+    return after

@@ -1,0 +1,67 @@
+"""A snapshot of what a store holds and how near its limits it is. Plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from muster.store.embedded.limits import Limits
+
+Reading = tuple[str, str, float]
+"""Name, meaning, value."""
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    limits: Limits
+    objects: Mapping[str, int]
+    resource_version: int
+    horizon: int
+    file_bytes: int
+    in_flight_len: int
+    in_flight_bytes: int
+    watchers_len: int
+    watch_lag_len: int
+    history_len: int
+    history_bytes: int
+    compaction_backlog_len: int
+    garbage_queue_len: int
+    writes: int
+    batches: int
+    commit_failures: int
+    refused_writes: int
+    compacted: int
+    expired_watches: int
+    checkpoints: int
+
+    def gauges(self) -> Iterator[Reading]:
+        limits = self.limits
+        yield "resource_version", "Version of the last committed change", self.resource_version
+        yield "compacted_version", "Version up to which history is gone", self.horizon
+        yield "file_bytes", "Size of the file and its write-ahead log", self.file_bytes
+        yield "writes_in_flight", "Writes accepted and not yet on disk", self.in_flight_len
+        yield "writes_in_flight_max", "Writes that may be in flight before others are refused", limits.writes_in_flight_max
+        yield "writes_in_flight_bytes", "Size of the writes in flight", self.in_flight_bytes
+        yield "writes_in_flight_bytes_max", "Size of writes that may be in flight", limits.writes_in_flight_bytes_max
+        yield "watchers", "Open watches", self.watchers_len
+        yield "watchers_max", "Watches that may be open", limits.watchers_max
+        yield "watch_lag_events", "Events that the slowest watch has not read yet", self.watch_lag_len
+        yield "history_events", "Events kept for watches that resume and lists that continue", self.history_len
+        yield "history_events_max", "Events that are kept at most", limits.history_len_max
+        yield "history_bytes", "Size of the events that are kept", self.history_bytes
+        yield "history_bytes_max", "Size of events that are kept at most", limits.history_bytes_max
+        yield "history_age_seconds_max", "Age after which events are dropped", limits.history_age_s
+        yield "compaction_backlog_rows", "Rows that compaction has yet to remove from the file", self.compaction_backlog_len
+        yield "garbage_queue", "Objects, namespaces and kinds that wait to be cleaned up", self.garbage_queue_len
+        yield "object_bytes_max", "Size that one object may have", limits.object_bytes_max
+        yield "transaction_operations_max", "Operations that one transaction may have", limits.transaction_len_max
+        yield "batch_rows_max", "Objects that one commit may have", limits.batch_len_max
+
+    def counters(self) -> Iterator[Reading]:
+        yield "writes", "Changes committed to disk", self.writes
+        yield "commits", "Commits to disk; writes divided by commits is the size of a batch", self.batches
+        yield "commit_failures", "Commits that failed; nothing of them was kept", self.commit_failures
+        yield "writes_refused", "Writes refused because too many were in flight", self.refused_writes
+        yield "events_compacted", "Events dropped from the history", self.compacted
+        yield "watches_expired", "Watches ended because they fell behind the history", self.expired_watches
+        yield "checkpoints", "Times the write-ahead log was copied into the file", self.checkpoints

@@ -1,0 +1,189 @@
+"""A watch: the changes of one kind from a version on, in batches, as they are committed.
+
+A watcher is a position in its kind's history (`history.py`) and a future while it waits. It has no buffer: one that reads
+slowly falls behind in the shared history, and when what it has not read is compacted it gets Expired and must list again.
+
+On the loop only. One task reads one watcher.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from muster.objects.status import Expired
+from muster.store.contract import EventType
+from muster.store.embedded.collection import Collection
+from muster.store.embedded.records import Event, Record, encode
+from muster.store.embedded.selection import Selection, in_version
+
+
+class Source(Protocol):
+    """What a watcher needs to know of its store."""
+
+    @property
+    def committed_rv(self) -> int: ...
+
+    def forget_watcher(self, watcher: Watcher, *, is_expired: bool) -> None: ...
+
+
+class Watcher:
+    """An async iterator over batches of events. Ends at its timeout, on `close`, and when the store closes."""
+
+    def __init__(
+        self,
+        source: Source,
+        collection: Collection,
+        selection: Selection,
+        kind: str,
+        *,
+        position: int,
+        initial: Sequence[Record],
+        announce_initial: bool,
+        bookmark_interval_s: float,
+        timeout_s: float | None,
+        batch_len_max: int,
+    ) -> None:
+        self._source = source
+        self.collection = collection
+        self._selection = selection
+        self._kind = kind
+        self._position = position
+        self._initial = initial
+        self._initial_sent = 0
+        self._announce_initial = announce_initial
+        self._bookmark_interval_s = bookmark_interval_s
+        self._batch_len_max = batch_len_max
+        self._loop = asyncio.get_running_loop()
+        self._deadline = None if timeout_s is None else self._loop.time() + timeout_s
+        self._next_bookmark = self._loop.time() + bookmark_interval_s if bookmark_interval_s else None
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._has_waited = True
+        self._is_open = True
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    @property
+    def lag(self) -> int:
+        """Events of its kind that it has not read yet."""
+        return max(0, self.collection.history.end - self._position)
+
+    def __aiter__(self) -> Watcher:
+        return self
+
+    async def __anext__(self) -> Sequence[Event]:
+        """The next events, at least one. Raises Expired when some that it has not read are gone."""
+        while self._is_open:
+            if not self._has_waited:
+                # Whoever always finds something to read must still let the others run.
+                await asyncio.sleep(0)
+            self._has_waited = False
+            now = self._loop.time()
+            is_due = self._deadline is not None and now >= self._deadline
+            batch = self._take()
+            if is_due:
+                # What is still unread belongs to the next watch; only one that has read everything may say so.
+                self.close()
+                if self._bookmark_interval_s and self._has_read_all:
+                    batch.append(self._bookmark())
+                if not batch:
+                    break
+            if batch:
+                return batch
+            if self._next_bookmark is not None and now >= self._next_bookmark:
+                self._next_bookmark = now + self._bookmark_interval_s
+                return [self._bookmark()]
+            await self._wait()
+            self._has_waited = True
+        raise StopAsyncIteration
+
+    def _take(self) -> list[Event]:
+        if self._initial_sent < len(self._initial):
+            part = self._initial[self._initial_sent : self._initial_sent + self._batch_len_max]
+            self._initial_sent += len(part)
+            wanted = self._selection.api_version
+            return [Event(EventType.ADDED, in_version(record, wanted), None) for record in part]
+        if self._announce_initial:
+            self._announce_initial = False
+            self._initial = ()
+            return [self._bookmark(annotations={"k8s.io/initial-events-end": "true"})]
+        history = self.collection.history
+        while self._position < history.end:
+            if self._position < history.first:
+                self._close(is_expired=True)
+                raise Expired(
+                    f"too old resource version: this watch of {self.collection.id} fell behind the history that is kept; "
+                    "list again and watch from there"
+                )
+            events = history.read(self._position, self._batch_len_max)
+            self._position += len(events)
+            if self._is_plain:
+                return events
+            batch = [seen for event in events if (seen := self._selection.select(event)) is not None]
+            if batch:
+                return batch
+        return []
+
+    @property
+    def _has_read_all(self) -> bool:
+        return self._initial_sent >= len(self._initial) and self._position == self.collection.history.end
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether every event goes out as it is. Versions differ only for kinds that are served in more than one."""
+        selection = self._selection
+        return selection.is_everything and selection.namespace is None and not self.collection.is_mixed
+
+    def _bookmark(self, annotations: dict[str, str] | None = None) -> Event:
+        """Says: everything up to the store's present version has been sent."""
+        rv = self._source.committed_rv
+        meta: dict[str, object] = {"resourceVersion": str(rv), "creationTimestamp": None}
+        if annotations:
+            meta["annotations"] = annotations
+        api_version = self._selection.api_version
+        value = encode({"kind": self._kind, "apiVersion": api_version, "metadata": meta})
+        record = Record(key=("", ""), rv=rv, uid="", api_version=api_version, value=value, labels={}, fields={})
+        return Event(EventType.BOOKMARK, record, None)
+
+    async def _wait(self) -> None:
+        """Until the history grows, the timer fires, or the watcher is closed."""
+        self._arm()
+        waiter = self._waiter = self._loop.create_future()
+        self.collection.add_waiter(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+            self.collection.remove_waiter(waiter)
+
+    def _arm(self) -> None:
+        """One timer for the earlier of deadline and bookmark; it stays armed over any number of waits."""
+        if self._timer is not None:
+            return
+        due = [instant for instant in (self._deadline, self._next_bookmark) if instant is not None]
+        if due:
+            self._timer = self._loop.call_at(min(due), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def close(self) -> None:
+        """End the watch; a reader that waits gets the end of the iteration."""
+        self._close(is_expired=False)
+
+    def _close(self, *, is_expired: bool) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+        self._source.forget_watcher(self, is_expired=is_expired)

@@ -1,0 +1,201 @@
+"""Objects for the conformance suite, and waiting without sleeping: every wait is a watch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from muster.objects.resources import Resource
+from muster.objects.status import NotFound, Raw
+from muster.store.contract import EventType, Store, WatchEvent
+
+PATIENCE_S = 60.0
+"""How long anything may take before a test is stuck. Nothing is asserted about how long it does take."""
+
+
+def unique(prefix: str) -> str:
+    return f"{prefix}-{uuid.uuid4().hex[:8]}"
+
+
+def config_map(name: str, data: dict[str, str] | None = None, **metadata: Any) -> Raw:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, **metadata}, "data": data or {"key": "value"}}
+
+
+def pod(name: str, *, node: str = "", **metadata: Any) -> Raw:
+    spec: Raw = {"containers": [{"name": "main", "image": "example.com/app:1"}], "terminationGracePeriodSeconds": 30}
+    if node:
+        spec["nodeName"] = node
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **metadata}, "spec": spec}
+
+
+def some_event(name: str, namespace: str) -> Raw:
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name},
+        "involvedObject": {"kind": "Pod", "namespace": namespace, "name": "some-pod"},
+        "reason": "Testing",
+        "message": "an event to be forgotten",
+        "type": "Normal",
+    }
+
+
+def network_policy(name: str, app: str = "a") -> Raw:
+    """A kind whose generation counts and that no controller of the cluster touches."""
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": name},
+        "spec": {"podSelector": {"matchLabels": {"app": app}}, "policyTypes": ["Ingress"]},
+    }
+
+
+def definition(group: str, plural: str = "widgets", kind: str = "Widget") -> Raw:
+    """A CustomResourceDefinition with a schema, a default, a status and a scale."""
+    schema: Raw = {
+        "type": "object",
+        "properties": {
+            "spec": {
+                "type": "object",
+                "required": ["size"],
+                "properties": {
+                    "size": {"type": "integer", "minimum": 1, "maximum": 10},
+                    "colour": {"type": "string", "enum": ["red", "green"], "default": "red"},
+                    "replicas": {"type": "integer"},
+                    "parts": {
+                        "type": "array",
+                        "x-kubernetes-list-type": "map",
+                        "x-kubernetes-list-map-keys": ["name"],
+                        "items": {
+                            "type": "object",
+                            "required": ["name"],
+                            "properties": {"name": {"type": "string"}, "weight": {"type": "integer"}},
+                        },
+                    },
+                },
+            },
+            "status": {"type": "object", "properties": {"phase": {"type": "string"}, "replicas": {"type": "integer"}}},
+        },
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {"plural": plural, "singular": kind.lower(), "kind": kind, "listKind": f"{kind}List"},
+            "versions": [
+                {
+                    "name": "v1",
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": schema},
+                    "subresources": {
+                        "status": {},
+                        "scale": {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"},
+                    },
+                }
+            ],
+        },
+    }
+
+
+def widget(group: str, name: str, **spec: Any) -> Raw:
+    return {"apiVersion": f"{group}/v1", "kind": "Widget", "metadata": {"name": name}, "spec": {"size": 1, **spec}}
+
+
+@contextlib.asynccontextmanager
+async def custom_kind(store: Store) -> AsyncIterator[Resource]:
+    """Widgets in a group of their own, for the length of a test."""
+    group = f"{unique('g')}.example.com"
+    definitions = await store.resource("apiextensions.k8s.io", "CustomResourceDefinition")
+    crd = await store.create(definitions, definition(group))
+    await until(store, definitions, crd["metadata"]["name"], None, is_established)
+    try:
+        yield await served(store, group, "Widget")
+    finally:
+        await store.delete(definitions, crd["metadata"]["name"])
+
+
+def is_established(crd: Raw) -> bool:
+    conditions = (crd.get("status") or {}).get("conditions") or []
+    return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
+
+
+async def served(store: Store, group: str, kind: str) -> Resource:
+    """A real server announces a new kind a moment after its definition is established."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                resource = await store.resource(group, kind)
+                await store.list(resource)
+            except NotFound:
+                await asyncio.sleep(0.2)
+            else:
+                return resource
+
+
+async def until(
+    store: Store, resource: Resource, name: str, namespace: str | None, is_so: Callable[[Raw], bool] | None
+) -> Raw | None:
+    """The object once `is_so` holds; with None, wait until it is gone."""
+    selector = f"metadata.name={name}"
+    page = await store.list(resource, namespace, field_selector=selector)
+    for found in page.items:
+        if is_so is not None and is_so(found):
+            return found
+    if not page.items and is_so is None:
+        return None
+    watch = store.watch(resource, namespace, field_selector=selector, resource_version=page.resource_version)
+    async with asyncio.timeout(PATIENCE_S), contextlib.aclosing(watch):  # type: ignore[type-var]
+        async for event in watch:
+            if event.type is EventType.DELETED:
+                if is_so is None:
+                    return None
+            elif event.type is not EventType.BOOKMARK and is_so is not None and is_so(event.object):
+                return event.object
+    raise AssertionError(f"the watch of {resource.qualified} {name} ended before what was waited for came")
+
+
+async def gone(store: Store, resource: Resource, name: str, namespace: str | None) -> None:
+    await until(store, resource, name, namespace, None)
+
+
+class Recorder:
+    """Reads a watch in the background; `until` hands out events, bookmarks apart."""
+
+    def __init__(self, events: AsyncIterator[WatchEvent]) -> None:
+        self._events = events
+
+    async def take(self, count: int) -> list[WatchEvent]:
+        """The next `count` events that are no bookmarks."""
+        taken: list[WatchEvent] = []
+        async with asyncio.timeout(PATIENCE_S):
+            while len(taken) < count:
+                event = await anext(self._events)
+                if event.type is not EventType.BOOKMARK:
+                    taken.append(event)
+        return taken
+
+    async def until_name(self, name: str) -> list[tuple[str, str]]:
+        """Events as (type, name) up to the first about `name`: nothing that must not come can hide behind it."""
+        seen: list[tuple[str, str]] = []
+        while not seen or seen[-1][1] != name:
+            (event,) = await self.take(1)
+            seen.append((event.type.value, event.object["metadata"]["name"]))
+        return seen
+
+
+@contextlib.asynccontextmanager
+async def watching(store: Store, resource: Resource, namespace: str | None, **options: Any) -> AsyncIterator[Recorder]:
+    watch = store.watch(resource, namespace, **options)
+    async with contextlib.aclosing(watch):  # type: ignore[type-var]
+        yield Recorder(watch)
+
+
+def brief(events: list[WatchEvent]) -> list[tuple[str, str]]:
+    return [(event.type.value, event.object["metadata"]["name"]) for event in events]

@@ -1,0 +1,206 @@
+"""Status, binding and eviction."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from muster.objects.status import ApiError, Conflict, Invalid, NotFound, Raw, TooManyRequests
+from muster.store.contract import Store, WriteOptions
+from muster.store.embedded import EmbeddedStore
+from tests.store.conformance.support import custom_kind, network_policy, pod, until, widget
+
+# --- status ------------------------------------------------------------------------------------------------------
+
+
+async def test_status_writes_status_only(store: Store, namespace: str) -> None:
+    async with custom_kind(store) as widgets:
+        created = await store.create(widgets, {**widget(widgets.group, "a"), "status": {"phase": "Sent"}}, namespace)
+        assert "status" not in created
+        sent = {
+            **created,
+            "metadata": {**created["metadata"], "labels": {"sneaked": "in"}},
+            "spec": {"size": 9},
+            "status": {"phase": "Ready"},
+        }
+        updated = await store.update(widgets, sent, namespace, subresource="status")
+        assert updated["status"] == {"phase": "Ready"}
+        assert updated["spec"]["size"] == 1
+        assert "labels" not in updated["metadata"]
+        assert updated["metadata"]["generation"] == created["metadata"]["generation"] == 1
+        assert updated["metadata"]["resourceVersion"] != created["metadata"]["resourceVersion"]
+        with pytest.raises(Conflict):
+            await store.update(widgets, {**sent, "status": {"phase": "Late"}}, namespace, subresource="status")
+
+
+async def test_status_of_a_pod(store: Store, namespace: str) -> None:
+    pods = await store.resource("", "Pod")
+    created = await store.create(pods, pod("a"), namespace)
+    status = {"status": {"phase": "Running", "podIP": "10.1.2.3"}, "spec": {"hostNetwork": True}}
+    patched = await store.patch(pods, "a", status, namespace, subresource="status")
+    assert (patched["status"]["phase"], patched["status"]["podIP"]) == ("Running", "10.1.2.3")
+    assert patched["spec"] == created["spec"]
+    assert await store.get(pods, "a", namespace) == patched
+
+
+async def test_status_is_checked_by_the_schema(store: Store, namespace: str) -> None:
+    async with custom_kind(store) as widgets:
+        created = await store.create(widgets, widget(widgets.group, "a"), namespace)
+        with pytest.raises(ApiError) as refused:
+            await store.patch(widgets, "a", {"status": {"phase": 7}}, namespace, subresource="status")
+        assert refused.value.code == 422
+        assert await store.get(widgets, "a", namespace) == created
+
+
+async def test_kinds_without_status_have_no_such_subresource(store: Store, namespace: str) -> None:
+    policies = await store.resource("networking.k8s.io", "NetworkPolicy")
+    await store.create(policies, network_policy("a"), namespace)
+    maps = await store.resource("", "ConfigMap")
+    await store.create(maps, {"metadata": {"name": "a"}}, namespace)
+    with pytest.raises(NotFound):
+        await store.patch(maps, "a", {"status": {"phase": "x"}}, namespace, subresource="status")
+
+
+async def test_status_can_be_tried(store: Store, namespace: str) -> None:
+    pods = await store.resource("", "Pod")
+    created = await store.create(pods, pod("a"), namespace)
+    options = WriteOptions(dry_run=True)
+    tried = await store.patch(pods, "a", {"status": {"phase": "Running"}}, namespace, options, subresource="status")
+    assert tried["status"]["phase"] == "Running"
+    assert await store.get(pods, "a", namespace) == created
+
+
+# --- binding -----------------------------------------------------------------------------------------------------
+
+
+async def test_bind(store: Store, namespace: str) -> None:
+    pods = await store.resource("", "Pod")
+    created = await store.create(pods, pod("a", annotations={"own": "1"}), namespace)
+    await store.bind("a", namespace, "n1", annotations={"example.com/devices": "[0]"})
+    bound = await store.get(pods, "a", namespace)
+    assert bound["spec"]["nodeName"] == "n1"
+    assert bound["metadata"]["annotations"] == {"own": "1", "example.com/devices": "[0]"}
+    scheduled = next(c for c in bound["status"]["conditions"] if c["type"] == "PodScheduled")
+    assert scheduled["status"] == "True"
+    assert bound["metadata"]["uid"] == created["metadata"]["uid"]
+
+
+async def test_a_pod_is_bound_once(store: Store, namespace: str) -> None:
+    pods = await store.resource("", "Pod")
+    await store.create(pods, pod("a"), namespace)
+
+    async def attempt(node: str) -> str:
+        try:
+            await store.bind("a", namespace, node)
+        except Conflict:
+            return ""
+        return node
+
+    winners = [node for node in await asyncio.gather(*(attempt(f"n{n}") for n in range(10))) if node]
+    assert len(winners) == 1
+    assert (await store.get(pods, "a", namespace))["spec"]["nodeName"] == winners[0]
+    with pytest.raises(Conflict, match="already assigned to node"):
+        await store.bind("a", namespace, winners[0])
+
+
+async def test_bind_refuses_what_can_not_be_bound(store: Store, namespace: str) -> None:
+    pods = await store.resource("", "Pod")
+    await store.create(pods, pod("going", finalizers=["example.com/hold"]), namespace)
+    await store.delete(pods, "going", namespace)
+    with pytest.raises(Conflict, match="being deleted"):
+        await store.bind("going", namespace, "n1")
+    await store.patch(pods, "going", {"metadata": {"finalizers": None}}, namespace)
+    with pytest.raises(NotFound):
+        await store.bind("nobody", namespace, "n1")
+    await store.create(pods, pod("a"), namespace)
+    with pytest.raises(Conflict):
+        await store.bind("a", namespace, "n1", uid="00000000-0000-4000-8000-000000000000")
+    with pytest.raises((Invalid, ApiError)):
+        await store.bind("a", namespace, "")
+    assert "nodeName" not in (await store.get(pods, "a", namespace))["spec"]
+
+
+# --- eviction ----------------------------------------------------------------------------------------------------
+
+
+async def budgeted_pods(store: Store, namespace: str, count: int, **spec: object) -> Raw:
+    """`count` ready pods under a budget, which a real cluster's controller has counted."""
+    pods, budgets = await store.resource("", "Pod"), await store.resource("policy", "PodDisruptionBudget")
+    ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    for n in range(count):
+        await store.create(pods, pod(f"p{n}", node="n1", labels={"app": "web"}), namespace)
+        await store.patch(pods, f"p{n}", {"status": ready}, namespace, subresource="status")
+    budget = await store.create(
+        budgets, {"metadata": {"name": "budget"}, "spec": {"selector": {"matchLabels": {"app": "web"}}, **spec}}, namespace
+    )
+    if not isinstance(store, EmbeddedStore):
+        counted = await until(
+            store, budgets, "budget", namespace, lambda raw: (raw.get("status") or {}).get("currentHealthy") == count
+        )
+        assert counted is not None
+        return counted
+    return budget
+
+
+async def test_evict_deletes_gracefully(store: Store, namespace: str) -> None:
+    pods = await store.resource("", "Pod")
+    await store.create(pods, pod("a", node="n1"), namespace)
+    await store.evict("a", namespace, grace_period_s=7)
+    deleting = await store.get(pods, "a", namespace)
+    assert deleting["metadata"]["deletionGracePeriodSeconds"] == 7
+    await store.create(pods, pod("b"), namespace)
+    await store.evict("b", namespace)
+    with pytest.raises(NotFound):
+        await store.get(pods, "b", namespace)
+    with pytest.raises(NotFound):
+        await store.evict("nobody", namespace)
+
+
+async def test_a_budget_refuses_one_too_many(store: Store, namespace: str) -> None:
+    pods = await store.resource("", "Pod")
+    await budgeted_pods(store, namespace, 3, minAvailable=2)
+    await store.evict("p0", namespace)
+    with pytest.raises(TooManyRequests, match="disruption budget"):
+        await store.evict("p1", namespace)
+    assert not (await store.get(pods, "p1", namespace))["metadata"].get("deletionTimestamp")
+    assert (await store.get(pods, "p0", namespace))["metadata"]["deletionTimestamp"]
+
+
+async def test_a_budget_holds_against_many_at_once(store: Store, namespace: str) -> None:
+    await budgeted_pods(store, namespace, 5, minAvailable=3)
+
+    async def attempt(n: int) -> bool:
+        try:
+            await store.evict(f"p{n}", namespace)
+        except (TooManyRequests, Conflict):
+            return False
+        return True
+
+    granted = await asyncio.gather(*(attempt(n) for n in range(5)))
+    assert 1 <= sum(granted) <= 2
+
+
+async def test_a_budget_of_nothing_refuses_all(store: Store, namespace: str) -> None:
+    await budgeted_pods(store, namespace, 1, minAvailable=1)
+    with pytest.raises(TooManyRequests):
+        await store.evict("p0", namespace)
+    with pytest.raises(TooManyRequests):
+        await store.evict("p0", namespace, dry_run=True)
+
+
+async def test_pending_pods_disrupt_nothing(store: Store, namespace: str) -> None:
+    pods = await store.resource("", "Pod")
+    await budgeted_pods(store, namespace, 1, minAvailable=1)
+    await store.create(pods, pod("waiting", labels={"app": "web"}), namespace)
+    await store.evict("waiting", namespace)
+    with pytest.raises(NotFound):
+        await store.get(pods, "waiting", namespace)
+
+
+async def test_eviction_can_be_tried(store: Store, namespace: str) -> None:
+    pods = await store.resource("", "Pod")
+    await budgeted_pods(store, namespace, 2, minAvailable=1)
+    await store.evict("p0", namespace, dry_run=True)
+    assert not (await store.get(pods, "p0", namespace))["metadata"].get("deletionTimestamp")
+    await store.evict("p1", namespace)

@@ -1,0 +1,233 @@
+"""Watches of the embedded store: slow readers, bookmarks, timeouts, shared bytes. Under a virtual clock where time matters."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from muster.objects.status import BadRequest, Expired, Timeout
+from muster.store.contract import EventType
+from muster.store.embedded import EmbeddedStore, Limits
+from muster.store.embedded.records import Event
+from tests.store.embedded.support import CONFIG_MAPS, SECRETS, config_map, open_store
+
+
+async def write(store: EmbeddedStore, *names: str, **metadata: Any) -> None:
+    for name in names:
+        await store.create(CONFIG_MAPS, config_map(name, **metadata), "default")
+
+
+def shown(events: Any) -> list[tuple[str, str]]:
+    return [(event.type.value, event.record.name) for event in events]
+
+
+async def test_a_line_is_shared_by_all_who_watch() -> None:
+    store = await open_store()
+    plain = [store.watch_records(CONFIG_MAPS, resource_version=store.resource_version) for _ in range(3)]
+    one_namespace = store.watch_records(CONFIG_MAPS, "default", resource_version=store.resource_version)
+    await write(store, "a")
+    lines = [(await anext(watcher))[0].line for watcher in (*plain, one_namespace)]
+    assert all(line is lines[0] for line in lines)
+    decoded = msgspec.json.decode(lines[0])
+    assert decoded["type"] == "ADDED"
+    assert decoded["object"] == await store.get(CONFIG_MAPS, "a", "default")
+    assert lines[0].endswith(b"\n")
+    assert lines[0].count(b"\n") == 1
+    await store.close()
+
+
+async def test_a_slow_reader_costs_nothing_and_learns_that_it_was_too_slow() -> None:
+    store = await open_store(limits=Limits(history_len_max=20))
+    slow = store.watch_records(CONFIG_MAPS, resource_version=store.resource_version)
+    quick = store.watch_records(CONFIG_MAPS, resource_version=store.resource_version)
+    for n in range(100):
+        await write(store, f"m{n:03}")
+        assert shown(await anext(quick)) == [("ADDED", f"m{n:03}")]
+    assert store.usage().history_len == 20
+    assert store.usage().watch_lag_len >= 20
+    with pytest.raises(Expired, match="fell behind the history that is kept; list again"):
+        await anext(slow)
+    assert not slow.is_open
+    assert store.usage().expired_watches == 1
+    assert [event async for event in slow] == []
+    await store.close()
+
+
+async def test_a_reader_at_the_edge_of_history_misses_nothing() -> None:
+    store = await open_store(limits=Limits(history_len_max=10))
+    watcher = store.watch_records(CONFIG_MAPS, resource_version=store.resource_version)
+    seen: list[tuple[str, str]] = []
+    for round_ in range(20):
+        await write(store, *(f"m{round_:02}-{n}" for n in range(10)))
+        while len(seen) < (round_ + 1) * 10:
+            seen += shown(await anext(watcher))
+    assert seen == [("ADDED", f"m{r:02}-{n}") for r in range(20) for n in range(10)]
+    await store.close()
+
+
+async def test_batches_are_bounded() -> None:
+    store = await open_store(limits=Limits(watch_batch_len_max=7))
+    await write(store, *(f"m{n:02}" for n in range(20)))
+    for options in ({}, {"resource_version": "1"}):
+        watcher = store.watch_records(CONFIG_MAPS, **options)  # type: ignore[arg-type]
+        sizes = [len(await anext(watcher)) for _ in range(3)]
+        assert sizes == [7, 7, 6]
+    await store.close()
+
+
+async def test_what_does_not_concern_it_does_not_wake_its_reader() -> None:
+    store = await open_store()
+    watcher = store.watch_records(CONFIG_MAPS, "default", label_selector="on=yes", resource_version=store.resource_version)
+    reading = asyncio.ensure_future(anext(watcher))
+    await write(store, "a", "b", "c")
+    await store.create(SECRETS, {"metadata": {"name": "s"}}, "default")
+    assert not reading.done()
+    await write(store, "d", labels={"on": "yes"})
+    assert shown(await reading) == [("ADDED", "d")]
+    await store.close()
+
+
+async def test_bookmarks_come_while_nothing_happens_and_tell_the_stores_version() -> None:
+    store = await open_store(limits=Limits(bookmark_interval_s=0.01))
+    await write(store, "a")
+    watcher = store.watch_records(CONFIG_MAPS, resource_version=store.resource_version)
+    await store.create(SECRETS, {"metadata": {"name": "s"}}, "default")
+    batch = await anext(watcher)
+    assert [event.type for event in batch] == [EventType.BOOKMARK]
+    decoded = msgspec.json.decode(batch[0].line)
+    assert decoded["object"] == {
+        "kind": "ConfigMap",
+        "apiVersion": "v1",
+        "metadata": {"resourceVersion": store.resource_version, "creationTimestamp": None},
+    }
+    await write(store, "b")
+    assert shown(await anext(watcher)) == [("ADDED", "b")]
+    assert [event.type for event in await anext(watcher)] == [EventType.BOOKMARK]
+    await store.close()
+
+
+async def test_without_bookmarks_there_are_none() -> None:
+    store = await open_store(limits=Limits(bookmark_interval_s=0.001))
+    watcher = store.watch_records(CONFIG_MAPS, resource_version=store.resource_version, bookmarks=False, timeout_s=0.05)
+    assert [batch async for batch in watcher] == []
+    await store.close()
+
+
+async def test_the_end_comes_even_if_something_always_happens() -> None:
+    store = await open_store()
+    watcher = store.watch_records(CONFIG_MAPS, resource_version=store.resource_version, timeout_s=0.05)
+    stop = False
+
+    async def busy() -> None:
+        n = 0
+        while not stop:
+            n += 1
+            await write(store, f"m{n}")
+
+    writing = asyncio.ensure_future(busy())
+    seen: list[Event] = []
+    async for batch in watcher:
+        seen += batch
+    stop = True
+    await writing
+    names = [event.record.name for event in seen if event.type is not EventType.BOOKMARK]
+    assert names == [f"m{n}" for n in range(1, len(names) + 1)]
+    # From where it ended, the next one goes on.
+    following = store.watch_records(CONFIG_MAPS, resource_version=str(seen[-1].rv))
+    await write(store, "last")
+    rest: list[str] = []
+    while not rest or rest[-1] != "last":
+        rest += [event.record.name for event in await anext(following)]
+    assert rest == [*(f"m{n}" for n in range(len(names) + 1, len(names) + len(rest))), "last"]
+    await store.close()
+
+
+async def test_initial_events_and_their_end() -> None:
+    store = await open_store()
+    await write(store, "a", "b")
+    watcher = store.watch_records(CONFIG_MAPS, send_initial_events=True, resource_version=store.resource_version)
+    assert shown(await anext(watcher)) == [("ADDED", "a"), ("ADDED", "b")]
+    (bookmark,) = await anext(watcher)
+    assert bookmark.type is EventType.BOOKMARK
+    meta = bookmark.record.raw()["metadata"]
+    assert meta["annotations"] == {"k8s.io/initial-events-end": "true"}
+    assert meta["resourceVersion"] == store.resource_version
+    await write(store, "c")
+    assert shown(await anext(watcher)) == [("ADDED", "c")]
+    without = store.watch_records(CONFIG_MAPS, send_initial_events=False)
+    await write(store, "d")
+    assert shown(await anext(without)) == [("ADDED", "d")]
+    await store.close()
+
+
+async def test_what_happens_while_initial_events_are_read_follows_them() -> None:
+    store = await open_store(limits=Limits(watch_batch_len_max=2))
+    await write(store, "a", "b", "c")
+    watcher = store.watch_records(CONFIG_MAPS)
+    assert shown(await anext(watcher)) == [("ADDED", "a"), ("ADDED", "b")]
+    await store.delete(CONFIG_MAPS, "c", "default")
+    await write(store, "d")
+    seen = [*shown(await anext(watcher)), *shown(await anext(watcher))]
+    assert seen == [("ADDED", "c"), ("DELETED", "c"), ("ADDED", "d")]
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("version", "error", "message"),
+    [
+        pytest.param("999999", Timeout, "Too large resource version: 999999, current:", id="from the future"),
+        pytest.param("abc", BadRequest, "must be one that this server gave out", id="no number"),
+        pytest.param("-1", BadRequest, "must be one that this server gave out", id="negative"),
+        pytest.param("9" * 40, BadRequest, "must be one that this server gave out", id="endless"),
+        pytest.param("٣", BadRequest, "must be one that this server gave out", id="other digits"),
+    ],
+)
+async def test_versions_that_are_none(version: str, error: type[Exception], message: str) -> None:
+    store = await open_store()
+    with pytest.raises(error, match=message):
+        store.watch_records(CONFIG_MAPS, resource_version=version)
+    with pytest.raises(error, match=message):
+        store.list_records(CONFIG_MAPS, resource_version=version)
+    await store.close()
+
+
+async def test_lists_of_the_past() -> None:
+    store = await open_store()
+    await write(store, "a")
+    then = store.resource_version
+    await write(store, "b")
+    await store.delete(CONFIG_MAPS, "a", "default")
+    exact = store.list_records(CONFIG_MAPS, resource_version=then, version_match="Exact")
+    assert ([r.name for r in exact.records], exact.resource_version) == (["a"], then)
+    newer = store.list_records(CONFIG_MAPS, resource_version=then, version_match="NotOlderThan")
+    assert [r.name for r in newer.records] == ["b"]
+    store.compact()
+    with pytest.raises(Expired):
+        store.list_records(CONFIG_MAPS, resource_version=then, version_match="Exact")
+    await store.close()
+
+
+async def test_history_ends_by_age_and_by_size() -> None:
+    from tests.store.embedded.support import ManualClock
+
+    clock = ManualClock()
+    store = await open_store(clock=clock, limits=Limits(history_age_s=300, history_bytes_max=20_000))
+    await write(store, "a")
+    start = store.resource_version
+    clock.now += 299
+    await write(store, "b")
+    assert store.watch_records(CONFIG_MAPS, resource_version=start)
+    clock.now += 2
+    await write(store, "c")
+    assert store.watch_records(CONFIG_MAPS, resource_version=start), "everything after it is still there"
+    clock.now += 299
+    await write(store, "d")
+    with pytest.raises(Expired, match=f"too old resource version: {start}"):
+        store.watch_records(CONFIG_MAPS, resource_version=start)
+    for n in range(50):
+        await store.create(CONFIG_MAPS, config_map(f"m{n}", {"x": "y" * 1000}), "default")
+    assert 10_000 < store.usage().history_bytes <= 20_000
+    await store.close()
