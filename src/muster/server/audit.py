@@ -1,0 +1,104 @@
+"""The audit log: one JSON line per request, saying who asked for what and how it ended.
+
+Long-running requests (watches) write two lines, `started` and `complete`; all others one, `complete`. Bodies, tokens and
+header values other than User-Agent are never written.
+
+Concurrency: `write` is called on the event loop and only appends to a list; the list goes to disk a moment later in one
+write on a worker thread, and when `close` is called. The file rotates by size, `audit.jsonl` to `audit.jsonl.1` and so on.
+
+Invariants: at most `audit_buffer_lines_max` lines wait in memory; a line that can't be written (full disk, buffer overrun) is
+counted in `dropped` and reported in the log, and never fails a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from pathlib import Path
+
+import msgspec
+
+from muster.objects.status import Raw
+from muster.server.config import ServerLimits
+from muster.server.logs import logger
+
+_FLUSH_DELAY_S = 0.1
+log = logger(__name__)
+
+
+class AuditLog:
+    def __init__(self, path: Path, limits: ServerLimits) -> None:
+        self._path = path
+        self._file_bytes_max = limits.audit_file_bytes_max
+        self._files_max = limits.audit_files_max
+        self._lines_max = limits.audit_buffer_lines_max
+        self._lines: list[bytes] = []
+        self._fd = -1
+        self._size = 0
+        self._task: asyncio.Task[None] | None = None
+        self._encode = msgspec.json.Encoder().encode
+        self._closing = asyncio.Event()
+        self.dropped = 0
+
+    def open(self) -> None:
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._size = os.fstat(self._fd).st_size
+
+    def write(self, entry: Raw) -> None:
+        """Queue one entry; the event loop must be running."""
+        if len(self._lines) >= self._lines_max:
+            self.dropped += 1
+            return
+        self._lines.append(self._encode(entry))
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._flush_soon())
+
+    async def close(self) -> None:
+        """Write what waits, then close the file."""
+        self._closing.set()
+        if self._task is not None:
+            await self._task
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    async def _flush_soon(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), _FLUSH_DELAY_S)
+        while self._lines:
+            lines, self._lines = self._lines, []
+            await asyncio.to_thread(self._flush, lines)
+        self._task = None
+
+    def _flush(self, lines: list[bytes]) -> None:
+        if not lines:
+            return
+        data = b"\n".join(lines) + b"\n"
+        try:
+            if self._fd < 0 or (self._size and self._size + len(data) > self._file_bytes_max):
+                self._rotate()
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._fd, view) :]
+            self._size += len(data)
+        except OSError as error:
+            self.dropped += len(lines)
+            log.error("audit lines lost", lines=len(lines), path=str(self._path), error=str(error))
+
+    def _rotate(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        for index in range(self._files_max - 1, 0, -1):
+            older = self._numbered(index)
+            newer = self._numbered(index - 1)
+            if newer.exists():
+                newer.replace(older)
+        if self._files_max == 1:
+            self._path.unlink(missing_ok=True)
+        self.open()
+
+    def _numbered(self, index: int) -> Path:
+        return self._path if index == 0 else self._path.with_name(f"{self._path.name}.{index}")

@@ -1,0 +1,147 @@
+"""Who is asking: client certificates, random bearer tokens, service-account tokens; nobody else.
+
+Concurrency: runs on the server's event loop. Reads of service accounts go to the store's memory.
+
+Invariants: a token in clear text is never stored, logged or put into an error; anonymous requests pass only to the few paths
+in `OPEN_PATHS`; every authenticated user has the group `system:authenticated`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from muster.objects.status import BadRequest, Unauthorized
+from muster.objects.time import Clock
+from muster.server.authorization import AUTHENTICATED, UNAUTHENTICATED, Authorizer, forbidden, impersonation_questions
+from muster.server.config import ServerLimits
+from muster.server.tokens import (
+    AUDIENCE,
+    TOKEN_CHARS_MAX,
+    Identity,
+    ServiceAccountClaims,
+    TokenTable,
+    service_account_groups,
+    service_account_user,
+    verify,
+)
+from muster.store.embedded.admission import Actor
+
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/livez", "/version"})
+ANONYMOUS = Actor(user="system:anonymous", groups=(UNAUTHENTICATED,))
+_IMPERSONATE = "impersonate-"
+_IMPERSONATED_GROUPS_MAX = 64
+
+UidOf = Callable[[str, str, str], Awaitable[str | None]]
+"""(kind, namespace, name) to the uid of that object in the store, None when it is not there or is being deleted."""
+
+
+class Authenticator:
+    def __init__(
+        self, *, tokens: TokenTable, token_key: ec.EllipticCurvePublicKey, uid_of: UidOf, clock: Clock, limits: ServerLimits
+    ) -> None:
+        self._tokens = tokens
+        self._token_key = token_key
+        self._uid_of = uid_of
+        self._clock = clock
+        self._verified_max = limits.token_cache_max
+        self._verified: OrderedDict[bytes, ServiceAccountClaims] = OrderedDict()
+
+    async def authenticate(self, authorization: str, peer: Mapping[str, Any] | None) -> Actor | None:
+        """The user behind a request; None when it carries no credentials. Unauthorized when they are wrong."""
+        identity = identity_of_certificate(peer)
+        if identity is None and authorization:
+            scheme, _, token = authorization.partition(" ")
+            if scheme.lower() == "bearer" and token.strip():
+                identity = await self.identity_of_token(token.strip())
+            if identity is None:
+                raise Unauthorized("Unauthorized")
+        if identity is None:
+            return None
+        groups = tuple(dict.fromkeys((*identity.groups, AUTHENTICATED)))
+        return Actor(user=identity.user, uid=identity.uid, groups=groups)
+
+    async def identity_of_token(self, token: str, audiences: Sequence[str] = (AUDIENCE,)) -> Identity | None:
+        """Who a bearer token stands for, if it is valid now for one of `audiences`."""
+        if not token or len(token) > TOKEN_CHARS_MAX or not token.isascii():
+            return None
+        found = self._tokens.find(token, self._clock())
+        if found is not None:
+            return found if AUDIENCE in audiences else None
+        claims = self._claims(token)
+        if claims is None or not set(claims.audiences) & set(audiences):
+            return None
+        if await self._uid_of("ServiceAccount", claims.namespace, claims.name) != claims.uid:
+            return None
+        if claims.bound_kind and await self._uid_of(claims.bound_kind, claims.namespace, claims.bound_name) != claims.bound_uid:
+            return None
+        user = service_account_user(claims.namespace, claims.name)
+        return Identity(user=user, uid=claims.uid, groups=service_account_groups(claims.namespace))
+
+    def _claims(self, token: str) -> ServiceAccountClaims | None:
+        """Verified claims; the signature of a token that was seen before is not checked again."""
+        key = hashlib.sha256(token.encode()).digest()
+        now = self._clock()
+        claims = self._verified.get(key)
+        if claims is not None:
+            if claims.expires_s <= now:
+                del self._verified[key]
+                return None
+            return claims
+        claims = verify(self._token_key, token, now)
+        if claims is not None:
+            self._verified[key] = claims
+            if len(self._verified) > self._verified_max:
+                self._verified.popitem(last=False)
+        return claims
+
+
+def identity_of_certificate(peer: Mapping[str, Any] | None) -> Identity | None:
+    """CN is the user, every O a group. `peer` is what `ssl` gives for a certificate that it has verified against our CA."""
+    user = ""
+    groups = []
+    for relative_name in (peer or {}).get("subject", ()):
+        for key, value in relative_name:
+            if key == "commonName":
+                user = value
+            elif key == "organizationName":
+                groups.append(value)
+    return Identity(user=user, groups=tuple(groups)) if user else None
+
+
+def impersonated(actor: Actor, headers: Sequence[tuple[str, str]], authorizer: Authorizer) -> Actor:
+    """The user that `Impersonate-*` headers ask to act as, if `actor` may; `actor` itself without such headers."""
+    user = uid = ""
+    groups: list[str] = []
+    extra: dict[str, tuple[str, ...]] = {}
+    for name, value in headers:
+        if not name.startswith(_IMPERSONATE):
+            continue
+        what = name[len(_IMPERSONATE) :]
+        if what == "user":
+            user = value
+        elif what == "uid":
+            uid = value
+        elif what == "group":
+            groups.append(value)
+        elif what.startswith("extra-"):
+            key = what[len("extra-") :]
+            extra[key] = (*extra.get(key, ()), value)
+    if not (user or uid or groups or extra):
+        return actor
+    if not user:
+        raise BadRequest("impersonation needs the Impersonate-User header beside the group, uid and extra headers")
+    if len(groups) > _IMPERSONATED_GROUPS_MAX:
+        raise BadRequest(f"{len(groups)} Impersonate-Group headers; at most {_IMPERSONATED_GROUPS_MAX} are allowed")
+    for asked in impersonation_questions(user, uid, groups, extra):
+        if not authorizer.decide(actor.user, actor.groups, asked).allowed:
+            raise forbidden(actor.user, asked)
+    if user.startswith("system:serviceaccount:") and not groups:
+        groups = list(service_account_groups(user.split(":")[2]))
+    if user != ANONYMOUS.user:
+        groups.append(AUTHENTICATED)
+    return Actor(user=user, uid=uid, groups=tuple(dict.fromkeys(groups)), extra=extra)

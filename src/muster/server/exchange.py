@@ -1,0 +1,171 @@
+"""One HTTP exchange as the handlers see it: a parsed request in, a response or a stream out.
+
+Concurrency: a `Request` belongs to the one task that serves it. Handlers never touch ASGI messages; `app.py` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from muster.objects.status import BadRequest, RequestEntityTooLarge, Timeout
+from muster.server.config import ServerLimits
+from muster.server.paths import RequestInfo
+from muster.store.embedded.admission import Actor
+
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+_TRUE = frozenset({"", "1", "t", "true"})
+_FALSE = frozenset({"0", "f", "false"})
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
+_QUERY_FIELDS_MAX = 100
+
+
+class Query:
+    """The query string, read by type; a value that does not fit is a BadRequest naming the parameter."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._values: dict[str, str] = {}
+        if not raw:
+            return
+        try:
+            pairs = parse_qsl(raw.decode(), keep_blank_values=True, max_num_fields=_QUERY_FIELDS_MAX, errors="strict")
+        except (ValueError, UnicodeDecodeError) as error:
+            raise BadRequest(f"the query string can't be read: {error}") from None
+        for key, value in pairs:
+            self._values.setdefault(key, value)  # the first wins, as in Kubernetes
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def text(self, name: str, default: str = "") -> str:
+        return self._values.get(name, default)
+
+    def flag(self, name: str) -> bool:
+        value = self._values.get(name)
+        if value is None or value.lower() in _FALSE:
+            return False
+        if value.lower() in _TRUE:
+            return True
+        raise BadRequest(f"{name}={value[:80]!r} is not a boolean; use true or false")
+
+    def integer(self, name: str, minimum: int = 0) -> int | None:
+        value = self._values.get(name, "")
+        if value == "":
+            return None
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", value):
+            raise BadRequest(f"{name}={value[:80]!r} is not an integer")
+        number = int(value)
+        if number < minimum:
+            raise BadRequest(f"{name}={number} must be at least {minimum}")
+        return number
+
+    def choice(self, name: str, choices: tuple[str, ...], default: str = "") -> str:
+        value = self._values.get(name, "")
+        if value == "":
+            return default
+        if value not in choices:
+            raise BadRequest(f"{name}={value[:80]!r} is not supported; use one of: {', '.join(choices)}")
+        return value
+
+    def duration_s(self, name: str) -> float | None:
+        """A Go duration (`34s`, `1m30s`) or plain seconds."""
+        value = self._values.get(name, "")
+        if value == "":
+            return None
+        match = _DURATION.fullmatch(value)
+        if match is not None:
+            hours, minutes, seconds = (float(group or 0) for group in match.groups())
+            return hours * 3600 + minutes * 60 + seconds
+        if re.fullmatch(r"[0-9]{1,9}", value):
+            return float(value)
+        raise BadRequest(f"{name}={value[:80]!r} is not a duration; write it like 30s or 1m30s")
+
+
+class Request:
+    """What handlers get. `warnings` become Warning headers; `audit` collects what the audit line adds."""
+
+    def __init__(
+        self,
+        *,
+        method: str,
+        info: RequestInfo,
+        query: Query,
+        headers: Mapping[str, str],
+        actor: Actor,
+        request_id: str,
+        receive: Receive,
+        limits: ServerLimits,
+        client: str = "",
+    ) -> None:
+        self.method = method
+        self.info = info
+        self.query = query
+        self.headers = headers
+        self.actor = actor
+        self.request_id = request_id
+        self.receive = receive
+        self.limits = limits
+        self.client = client
+        self.warnings: list[str] = []
+        self._body: bytes | None = None
+
+    def header(self, name: str) -> str:
+        return self.headers.get(name, "")
+
+    async def body(self) -> bytes:
+        """The whole body, within the size and time limits."""
+        if self._body is not None:
+            return self._body
+        too_large = RequestEntityTooLarge(
+            f"the request body is larger than {self.limits.body_bytes_max} bytes; split it or make it smaller"
+        )
+        declared = self.header("content-length")
+        if declared.isdigit() and int(declared) > self.limits.body_bytes_max:
+            raise too_large
+        chunks = bytearray()
+        try:
+            async with asyncio.timeout(self.limits.body_timeout_s):
+                while True:
+                    message = await self.receive()
+                    if message["type"] == "http.disconnect":
+                        raise BadRequest("the connection ended before the whole body had arrived")
+                    chunks += message.get("body", b"")
+                    if len(chunks) > self.limits.body_bytes_max:
+                        raise too_large
+                    if not message.get("more_body", False):
+                        break
+        except TimeoutError:
+            raise Timeout(f"the body did not arrive within {self.limits.body_timeout_s:g} s") from None
+        self._body = bytes(chunks)
+        return self._body
+
+
+class Response(msgspec.Struct, kw_only=True):
+    """A complete answer."""
+
+    code: int = 200
+    body: bytes = b""
+    content_type: str = "application/json"
+    headers: list[tuple[str, str]] = []
+    reason: str = ""
+    """The `reason` of a Status, for the audit log."""
+
+
+class Stream(msgspec.Struct, kw_only=True, eq=False):
+    """An answer of unknown length: `chunks` is read until it ends; `close` makes it end soon."""
+
+    chunks: AsyncIterator[bytes]
+    close: Callable[[], None]
+    content_type: str = "application/json"
+    code: int = 200
+
+
+Handler = Callable[[Request], Awaitable[Response | Stream]]

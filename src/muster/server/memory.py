@@ -1,0 +1,98 @@
+"""What the server remembers of the store to answer quickly: RBAC objects, token hashes, priority classes.
+
+Filled once at start and then, change by change, from the store's own notification, which comes before the write is answered: a
+permission that was just granted holds for the very next request.
+
+Concurrency: on the event loop. The callback decodes only the few kinds that it follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from muster.objects.status import NotFound, Raw
+from muster.server.admission import PriorityClasses
+from muster.server.authorization import RBAC_GROUP, RbacIndex
+from muster.server.logs import logger
+from muster.server.tokens import TOKEN_NAMESPACE, TokenTable, identity_of_secret
+from muster.store.contract import EventType
+from muster.store.embedded import EmbeddedStore
+from muster.store.embedded.collection import Collection
+from muster.store.embedded.records import Event, Record
+
+log = logger(__name__)
+
+_RBAC_KINDS = {
+    f"roles.{RBAC_GROUP}": "Role",
+    f"clusterroles.{RBAC_GROUP}": "ClusterRole",
+    f"rolebindings.{RBAC_GROUP}": "RoleBinding",
+    f"clusterrolebindings.{RBAC_GROUP}": "ClusterRoleBinding",
+}
+_PRIORITIES = "priorityclasses.scheduling.k8s.io"
+_SECRETS = "secrets"
+
+
+Follower = Callable[[Collection, Event], None]
+
+
+def follow(store: EmbeddedStore, follower: Follower) -> None:
+    """Call `follower` for every change, after it shows to readers and before its writer is answered."""
+
+    def guarded(collection: Collection, event: Event) -> None:
+        try:
+            follower(collection, event)
+        except Exception as error:  # it runs inside the store's commit, which must never be disturbed
+            log.error("a follower of the store failed", resource=collection.id, name=event.record.name, exc_info=error)
+
+    store._core.listeners.append(guarded)
+
+
+class Memory:
+    def __init__(self, store: EmbeddedStore) -> None:
+        self._store = store
+        self.rbac = RbacIndex()
+        self.tokens = TokenTable()
+        self.priorities = PriorityClasses()
+
+    def start(self) -> None:
+        """Read what is there, then follow."""
+        for group, kind in (*((RBAC_GROUP, kind) for kind in _RBAC_KINDS.values()), ("scheduling.k8s.io", "PriorityClass")):
+            resource = self._store.catalog.by_kind(group, kind)
+            for record in self._store.list_records(resource).records:
+                self._take(resource.qualified, record, deleted=False)
+        secrets = self._store.catalog.by_kind("", "Secret")
+        for record in self._store.list_records(secrets, TOKEN_NAMESPACE).records:
+            self._take(_SECRETS, record, deleted=False)
+        follow(self._store, self._on_change)
+
+    def _on_change(self, collection: Collection, event: Event) -> None:
+        self._take(collection.id, event.record, deleted=event.type is EventType.DELETED)
+
+    def _take(self, id_: str, record: Record, *, deleted: bool) -> None:
+        kind = _RBAC_KINDS.get(id_)
+        if kind is not None:
+            self.rbac.apply(kind, record.raw(), deleted=deleted)
+        elif id_ == _PRIORITIES:
+            self.priorities.apply(record.raw(), deleted=deleted)
+        elif id_ == _SECRETS and record.namespace == TOKEN_NAMESPACE:
+            self._take_secret(record.name, None if deleted else record.raw())
+
+    def _take_secret(self, name: str, raw: Raw | None) -> None:
+        found = identity_of_secret(raw) if raw is not None else None
+        if found is None:
+            self.tokens.drop(name)
+        else:
+            self.tokens.put(name, *found)
+
+    # --- look-ups in the store itself
+
+    async def uid_of(self, kind: str, namespace: str, name: str) -> str | None:
+        """The uid of a core object that is there and not being deleted."""
+        try:
+            record = self._store.get_record(self._store.catalog.by_kind("", kind), name, namespace)
+        except NotFound:
+            return None
+        return None if record.deleting else record.uid
+
+    async def has_account(self, namespace: str, name: str) -> bool:
+        return await self.uid_of("ServiceAccount", namespace, name) is not None

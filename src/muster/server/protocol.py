@@ -1,0 +1,235 @@
+"""HTTP/1.1 on one connection: uvicorn's httptools protocol with the bounds that a public port needs.
+
+Added to uvicorn's: the verified client certificate and an `abort` handle in the scope; bounds on the size and number of
+headers (431), on pipelined requests, on open connections (503); a time limit for the headers of each request, so that a client
+that drips bytes can't hold a connection; malformed HTTP answered with 400 and a `Status` body; no upgrades.
+
+Concurrency: callbacks of the event loop, one instance per connection. Relies on names inside uvicorn's class; the versions are
+pinned, and `tests/server/test_protocol.py` drives every path through a real socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import Any
+
+import httptools
+import msgspec
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from muster.objects.status import ApiError, BadRequest, ServiceUnavailable
+from muster.server.config import ServerLimits
+from muster.server.metrics import Metrics
+
+_IGNORED_BODIES_MAX = 16
+"""How many times the largest body a client may go on sending after it was refused."""
+
+
+class _HeadTooLarge(ApiError):
+    code = 431
+    reason = "RequestHeaderFieldsTooLarge"
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        limits: ServerLimits,
+        metrics: Metrics,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._limits = limits
+        self._metrics = metrics
+        self._head_bytes = 0
+        """Bytes that came in while headers were read, whether the parser has reported them yet or not."""
+        self._head_size = 0
+        """Bytes of the request line and headers as parsed."""
+        self._ignored_bytes = 0
+        self._in_head = True
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._peer: dict[str, Any] | None = None
+        self._refused: ApiError | None = None
+        """Set while the headers are refused: the request is answered with it and the connection ends."""
+
+    # --- the connection
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._metrics.connections.set(len(self.connections))
+        if len(self.connections) > self._limits.connections_max:
+            self._metrics.refused.labels("connections_max").inc()
+            most = self._limits.connections_max
+            self._answer_and_close(ServiceUnavailable(f"{most} connections are open, the most this server takes; try later"))
+            return
+        self._peer = transport.get_extra_info("peercert") or None
+        self._start_head_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_head_timer()
+        super().connection_lost(exc)
+        self._metrics.connections.set(len(self.connections))
+
+    def shutdown(self) -> None:
+        self._stop_head_timer()
+        super().shutdown()
+
+    def data_received(self, data: bytes) -> None:
+        if self.parser is None or self.transport.is_closing():
+            return
+        self._unset_keepalive_if_required()
+        if self._in_head:
+            self._head_bytes += len(data)
+            self._start_head_timer()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            return  # answered as an ordinary request, then the connection closes
+        except httptools.HttpParserError as error:
+            refused = self._refused or BadRequest(f"malformed HTTP request: {_cause(error)}")
+            self._answer_and_close(refused)
+            return
+        if self._in_head and self._head_bytes > self._limits.head_bytes_max:
+            self._answer_and_close(self._head_too_large())
+
+    # --- the parser's callbacks
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+        self._head_size = self._ignored_bytes = 0
+        self.scope["muster.peer"] = self._peer  # type: ignore[typeddict-unknown-key]
+        self.scope["muster.abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._count_head(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        if len(self.headers) > self._limits.headers_max:
+            self._refuse(_HeadTooLarge(f"the request has more than {self._limits.headers_max} headers"))
+        self._count_head(len(name) + len(value) + 4)
+
+    def on_headers_complete(self) -> None:
+        if len(self.pipeline) >= self._limits.pipelined_max:
+            self._refuse(BadRequest(f"more than {self._limits.pipelined_max} requests were sent ahead on one connection"))
+        super().on_headers_complete()
+        self.scope["muster.respond"] = functools.partial(self._respond, self.cycle)  # type: ignore[typeddict-unknown-key]
+        self._in_head = False
+        self._head_bytes = 0
+        self._stop_head_timer()
+        if self.parser.should_upgrade():
+            self.cycle.keep_alive = False
+
+    def on_body(self, body: bytes) -> None:
+        if self.cycle.response_complete:
+            # The answer came before the body was read, because it is refused. Read on for a while, so that the client sees
+            # the answer rather than a reset; not for ever.
+            self._ignored_bytes += len(body)
+            if self._ignored_bytes > _IGNORED_BODIES_MAX * self._limits.body_bytes_max:
+                self.transport.abort()
+            return
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._in_head = True
+
+    def _count_head(self, size: int) -> None:
+        self._head_size += size
+        if self._head_size > self._limits.head_bytes_max:
+            self._refuse(self._head_too_large())
+
+    def _refuse(self, error: ApiError) -> None:
+        """Stop the parser from inside one of its callbacks; `data_received` then sends `error`."""
+        self._refused = error
+        raise ValueError(error.message)
+
+    def _head_too_large(self) -> ApiError:
+        return _HeadTooLarge(f"the request line and headers are larger than {self._limits.head_bytes_max} bytes")
+
+    # --- answering
+
+    def _respond(self, cycle: RequestResponseCycle, code: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
+        """A whole answer in one write: half the system calls and TLS records of the ASGI way. False: use that one instead."""
+        if cycle.response_started or self.flow.write_paused:
+            return False
+        if cycle.disconnected:
+            return True
+        cycle.response_started = True
+        cycle.waiting_for_100_continue = False
+        content = [STATUS_LINE[code]]
+        for name, value in (*cycle.default_headers, *headers):
+            content += (name, b": ", value, b"\r\n")
+        if not cycle.keep_alive:
+            content.append(b"connection: close\r\n")
+        content.append(b"\r\n")
+        if cycle.scope["method"] != "HEAD":
+            content.append(body)
+        self.transport.write(b"".join(content))
+        cycle.response_complete = True
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            self.transport.close()
+        cycle.on_response()
+        return True
+
+    # --- refusing
+
+    def _answer_and_close(self, error: ApiError) -> None:
+        """Answer outside of ASGI. If an answer is under way already, its bytes must not be mixed with others: cut instead."""
+        self._stop_head_timer()
+        if self.transport.is_closing():
+            return
+        if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete and self.cycle.more_body:
+            self.transport.abort()
+            return
+        if self.cycle is not None and not self.cycle.response_complete:
+            if not self.cycle.more_body:
+                # What is malformed comes after a whole request that is being served: answer that one, then close.
+                self.cycle.keep_alive = False
+                self.flow.pause_reading()
+                return
+            # The body of the present request is broken: its handler gets a disconnect, the client the reason.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        body = msgspec.json.encode(error.to_status())
+        self.transport.write(
+            b"".join(
+                (
+                    STATUS_LINE[error.code],
+                    b"content-type: application/json\r\ncontent-length: ",
+                    str(len(body)).encode(),
+                    b"\r\nconnection: close\r\n\r\n",
+                    body,
+                )
+            )
+        )
+        self.transport.close()
+
+    def _start_head_timer(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(self._limits.head_timeout_s, self._head_timed_out)
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_timed_out(self) -> None:
+        self._head_timer = None
+        if self.cycle is not None and not self.cycle.response_complete:
+            return  # the bytes of a pipelined request may wait while the one before it is served
+        self._answer_and_close(BadRequest(f"the headers did not arrive within {self._limits.head_timeout_s:g} s"))
+
+
+def _cause(error: Exception) -> str:
+    text = str(error.__context__ or error)
+    return " ".join(text.split())[:200]

@@ -1,0 +1,247 @@
+"""Subresources that are more than a part of their object: binding, eviction, scale, token, log, and those we do not serve.
+
+Concurrency: stateless handlers on the event loop, registered with `register`. Later parts of Muster replace the one for `log`
+when a node's agent can be asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from muster.objects.patch.json_patch import apply_json_patch
+from muster.objects.patch.merge import apply_merge_patch
+from muster.objects.resources import Resource
+from muster.objects.status import BadRequest, Cause, Invalid, MethodNotAllowed, Raw, ServiceUnavailable
+from muster.objects.time import Clock, format_time
+from muster.server.config import ServerLimits
+from muster.server.exchange import Request, Response, Stream
+from muster.server.handlers import ResourceHandlers, success
+from muster.server.negotiation import encode, negotiate, patch_type
+from muster.server.options import write_options
+from muster.server.tokens import AUDIENCE, service_account_claims, sign
+from muster.store.contract import PatchType
+from muster.store.embedded import EmbeddedStore
+
+_INTERACTIVE = ("exec", "attach", "portforward", "proxy")
+_BOUND_KINDS = ("Pod", "Secret")
+
+
+class Subresources:
+    def __init__(
+        self,
+        handlers: ResourceHandlers,
+        store: EmbeddedStore,
+        *,
+        token_key: Any,
+        clock: Clock,
+        limits: ServerLimits,
+        entropy: Callable[[int], bytes],
+    ) -> None:
+        self._handlers = handlers
+        self._store = store
+        self._token_key = token_key
+        self._clock = clock
+        self._limits = limits
+        self._entropy = entropy
+
+    def register(self) -> None:
+        table = self._handlers.subresources
+        table[("", "pods", "binding")] = self._binding
+        table[("", "pods", "eviction")] = self._eviction
+        table[("", "pods", "log")] = self._log
+        table[("", "serviceaccounts", "token")] = self._token
+        table[("*", "*", "scale")] = self._scale
+        for name in _INTERACTIVE:
+            table[("", "pods", name)] = self._not_supported
+        table[("", "services", "proxy")] = table[("", "nodes", "proxy")] = self._not_supported
+        self._handlers.virtual[("", "bindings")] = self._binding
+
+    # --- pods
+
+    async def _binding(self, request: Request) -> Response:
+        """`POST pods/{name}/binding`, and the old `POST bindings`. Answered with a Status, as Kubernetes does."""
+        _require(request, "create")
+        form = negotiate(request.header("accept"), transforms=False)
+        options = write_options(request)
+        raw = await self._handlers.object_body(request)
+        _check_kind(raw, "Binding")
+        meta, target = _part(raw, "metadata"), _part(raw, "target")
+        name = meta.get("name") or request.info.name
+        if request.info.name and name != request.info.name:
+            raise BadRequest(f"the name of the binding ({name!s:.100}) does not match the pod on the URL ({request.info.name})")
+        if target.get("kind") not in (None, "", "Node") or not isinstance(target.get("name"), str) or not target["name"]:
+            raise _invalid("Binding", str(name), "target.name", "Required value: the name of the node, with kind Node")
+        if not isinstance(name, str) or not name:
+            raise _invalid("Binding", "", "metadata.name", "Required value: the name of the pod")
+        annotations = meta.get("annotations")
+        await self._store.bind(
+            name,
+            request.info.namespace,
+            target["name"],
+            uid=str(meta.get("uid") or ""),
+            annotations=_texts(annotations) if annotations else None,
+            options=options,
+            actor=request.actor,
+        )
+        return success({}, form, code=201)
+
+    async def _eviction(self, request: Request) -> Response:
+        _require(request, "create")
+        form = negotiate(request.header("accept"), transforms=False)
+        options = write_options(request)
+        raw = await self._handlers.object_body(request)
+        _check_kind(raw, "Eviction")
+        name = _part(raw, "metadata").get("name") or request.info.name
+        if name != request.info.name:
+            raise BadRequest(
+                f"the name of the eviction ({name!s:.100}) does not match the pod on the URL ({request.info.name})"
+            )
+        wanted = _part(raw, "deleteOptions")
+        grace_s = wanted.get("gracePeriodSeconds")
+        if grace_s is not None and (not isinstance(grace_s, int) or isinstance(grace_s, bool) or grace_s < 0):
+            raise _invalid(
+                "Eviction", name, "deleteOptions.gracePeriodSeconds", f"Invalid value: {grace_s!s:.40}: 0 or more seconds"
+            )
+        await self._store.evict(
+            request.info.name,
+            request.info.namespace,
+            grace_period_s=grace_s,
+            uid=str(_part(wanted, "preconditions").get("uid") or ""),
+            dry_run=options.dry_run or wanted.get("dryRun") == ["All"],
+            actor=request.actor,
+        )
+        return success({}, form, code=201)
+
+    async def _log(self, request: Request) -> Response | Stream:
+        """No agent serves logs yet: say so, after the mistakes that the user can mend."""
+        _require(request, "get")
+        info = request.info
+        pod = self._store.get_record(self._resource("", "Pod"), info.name, info.namespace).raw()
+        node = _part(pod, "spec").get("nodeName")
+        if not node:
+            raise BadRequest(f'pod "{info.name}" has no node yet, so it has no logs; see `kubectl describe pod {info.name}`')
+        raise ServiceUnavailable(
+            f'the logs of pod "{info.name}" are on node "{node!s:.100}", and no agent of that node is connected to this server',
+            kind="pods",
+            name=info.name,
+        )
+
+    async def _not_supported(self, request: Request) -> Response:
+        info = request.info
+        raise MethodNotAllowed(
+            f"{info.subresource} is not supported by this server ({info.resource}/{info.name}): it has no connection into "
+            "running containers",
+            kind=info.resource,
+            name=info.name,
+        )
+
+    # --- service accounts
+
+    async def _token(self, request: Request) -> Response:
+        """`kubectl create token`: a signed token that dies with its account, and with the object it is bound to."""
+        _require(request, "create")
+        info = request.info
+        form = negotiate(request.header("accept"), transforms=False)
+        raw = await self._handlers.object_body(request)
+        _check_kind(raw, "TokenRequest")
+        account = self._store.get_record(self._resource("", "ServiceAccount"), info.name, info.namespace)
+        spec = _part(raw, "spec")
+        lifetime_s = spec.get("expirationSeconds", self._limits.token_lifetime_default_s)
+        shortest, longest = self._limits.token_lifetime_min_s, self._limits.token_lifetime_max_s
+        if not isinstance(lifetime_s, int) or isinstance(lifetime_s, bool) or not shortest <= lifetime_s <= longest:
+            message = f"Invalid value: {lifetime_s!s:.40}: must be between {shortest} and {longest} seconds"
+            raise _invalid("TokenRequest", info.name, "spec.expirationSeconds", message)
+        audiences = spec.get("audiences") or [AUDIENCE]
+        if not isinstance(audiences, list) or not all(isinstance(a, str) and a for a in audiences):
+            raise _invalid("TokenRequest", info.name, "spec.audiences", "Invalid value: must be a list of texts")
+        now_s = self._clock()
+        claims = service_account_claims(
+            namespace=info.namespace,
+            name=info.name,
+            uid=account.uid,
+            audiences=audiences,
+            now_s=now_s,
+            lifetime_s=lifetime_s,
+            token_id=self._entropy(16).hex(),
+            bound=self._bound(request, _part(spec, "boundObjectRef")),
+        )
+        answer = {
+            "kind": "TokenRequest",
+            "apiVersion": "authentication.k8s.io/v1",
+            "metadata": {"name": info.name, "namespace": info.namespace, "creationTimestamp": format_time(now_s)},
+            "spec": {**spec, "audiences": audiences, "expirationSeconds": lifetime_s},
+            "status": {"token": sign(self._token_key, claims), "expirationTimestamp": format_time(now_s + lifetime_s)},
+        }
+        return Response(code=201, body=encode(answer, form), content_type=form.content_type)
+
+    def _bound(self, request: Request, ref: Raw) -> tuple[str, str, str] | None:
+        if not ref:
+            return None
+        kind, name, uid = (str(ref.get(key) or "") for key in ("kind", "name", "uid"))
+        if kind not in _BOUND_KINDS:
+            message = f'Unsupported value: "{kind:.80}": supported values: {", ".join(_BOUND_KINDS)}'
+            raise _invalid("TokenRequest", request.info.name, "spec.boundObjectRef.kind", message)
+        bound = self._store.get_record(self._resource("", kind), name, request.info.namespace)
+        if uid and uid != bound.uid:
+            message = f'Invalid value: "{uid:.80}": {kind} "{name}" has uid {bound.uid}'
+            raise _invalid("TokenRequest", request.info.name, "spec.boundObjectRef.uid", message)
+        return kind, name, bound.uid
+
+    # --- scale
+
+    async def _scale(self, request: Request) -> Response:
+        """`autoscaling/v1` Scale, a window on the object's replicas."""
+        info = request.info
+        resource = self._handlers.find(info)
+        assert resource is not None
+        form = negotiate(request.header("accept"), transforms=False)
+        scale = await self._store.get_scale(resource, info.name, info.namespace or None)
+        if info.verb == "update":
+            wanted = await self._handlers.object_body(request)
+            _check_kind(wanted, "Scale")
+        elif info.verb == "patch":
+            kind = patch_type(request.header("content-type"))
+            patch = await self._handlers.patch_body(request, kind)
+            if kind is PatchType.APPLY:
+                raise BadRequest("apply is not supported on scale; use a merge patch or replace it")
+            # A strategic patch on a Scale has no lists to merge, so it is a merge patch.
+            wanted = apply_json_patch(scale, patch) if kind is PatchType.JSON else apply_merge_patch(scale, patch)
+        else:
+            _require(request, "get")
+            return Response(body=encode(scale, form), content_type=form.content_type)
+        options = write_options(request)
+        scale = await self._store.update_scale(
+            resource, info.name, wanted, info.namespace or None, options, actor=request.actor
+        )
+        return Response(body=encode(scale, form), content_type=form.content_type)
+
+    def _resource(self, group: str, kind: str) -> Resource:
+        return self._store.catalog.by_kind(group, kind)
+
+
+def _require(request: Request, verb: str) -> None:
+    if request.info.verb != verb:
+        allowed = f"the server does not allow {request.info.verb} on {request.info.resource_path}; allowed: {verb}"
+        raise MethodNotAllowed(allowed, kind=request.info.resource, name=request.info.name)
+
+
+def _check_kind(raw: Raw, kind: str) -> None:
+    if raw.get("kind") not in (None, "", kind):
+        raise BadRequest(f"kind of the object ({raw['kind']!r:.100}) does not match the request ({kind})")
+
+
+def _part(raw: Any, *path: str) -> Raw:
+    for key in path:
+        raw = raw.get(key) if isinstance(raw, dict) else None
+    return raw if isinstance(raw, dict) else {}
+
+
+def _texts(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
+        raise BadRequest("metadata.annotations must be a map of texts")
+    return dict(value)
+
+
+def _invalid(kind: str, name: str, field: str, message: str) -> Invalid:
+    return Invalid(f'{kind} "{name}" is invalid: {field}: {message}', kind=kind, name=name, causes=[Cause(field, message)])

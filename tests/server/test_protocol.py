@@ -1,0 +1,228 @@
+"""HTTP itself: bytes that are no request, too much of everything, too slowly."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from muster.server.config import ServerLimits
+from tests.server.running import RunningServer, read_all, running
+
+_LIMITS = ServerLimits(
+    head_bytes_max=8192,
+    headers_max=40,
+    pipelined_max=4,
+    connections_max=20,
+    head_timeout_s=0.4,
+    body_timeout_s=0.4,
+    keep_alive_timeout_s=1.0,
+    in_flight_read_max=2,
+    in_flight_write_max=1,
+    in_flight_reserved=1,
+    watches_max=4,
+    watches_per_user_max=2,
+    send_timeout_s=0.5,
+)
+
+
+@pytest.fixture(scope="module")
+def tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server with small limits."""
+    with running(tmp_path_factory.mktemp("tight"), limits=_LIMITS) as made:
+        yield made
+
+
+def _status(answer: bytes) -> int:
+    head = answer.split(b"\r\n", 1)[0].split(b" ")
+    return int(head[1]) if len(head) > 1 else 0
+
+
+def _get(server: RunningServer, path: str = "/api/v1/namespaces", *more: str) -> bytes:
+    lines = [f"GET {path} HTTP/1.1", "host: localhost", f"authorization: Bearer {server.token}", *more]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"\x00\x01\x02\x03\r\n\r\n", id="binary"),
+        pytest.param(b"hello\r\n\r\n", id="a word"),
+        pytest.param(b"GET\r\n\r\n", id="method alone"),
+        pytest.param(b"GET /api HTTP/9.9\r\n\r\n", id="version from the future"),
+        pytest.param(b"GET /api HTTP/1.1\r\nno colon here\r\n\r\n", id="header without colon"),
+        pytest.param(b"GET /api HTTP/1.1\r\nbad header: x\r\n\r\n", id="blank in a header's name"),
+        pytest.param(b"GET /api HTTP/1.1\r\nx: a\x00b\r\n\r\n", id="NUL in a header"),
+        pytest.param(b"GET /a b c HTTP/1.1\r\n\r\n", id="blanks in the path"),
+        pytest.param("GET /ä HTTP/1.1\r\n\r\n".encode(), id="bare UTF-8 in the path"),
+        pytest.param(b"POST /api HTTP/1.1\r\ncontent-length: -5\r\n\r\n", id="negative length"),
+        pytest.param(b"POST /api HTTP/1.1\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nhello", id="two lengths"),
+        pytest.param(
+            b"POST /api HTTP/1.1\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", id="length and chunks"
+        ),
+        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00", id="TLS inside TLS"),
+        pytest.param(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", id="HTTP/2 preface"),
+    ],
+)
+def test_malformed(server: RunningServer, data: bytes) -> None:
+    answer = server.exchange_raw(data)
+    assert _status(answer) == 400, answer[:300]
+    body = json.loads(answer.split(b"\r\n\r\n", 1)[1])
+    assert (body["kind"], body["code"]) == ("Status", 400)
+    assert server.request("GET", "/healthz").body == b"ok"
+
+
+def test_broken_chunks_are_refused_and_change_nothing(server: RunningServer) -> None:
+    before = server.server.store.resource_version
+    head = _get(server, "/api/v1/namespaces/default/configmaps", "transfer-encoding: chunked").replace(b"GET", b"POST", 1)
+    answer = server.exchange_raw(head + b"5\r\n{}\r\nzz\r\n")
+    assert _status(answer) == 400, answer[:300]
+    assert server.server.store.resource_version == before
+
+
+def test_garbage_after_a_request_does_not_spoil_its_answer(server: RunningServer) -> None:
+    answer = server.exchange_raw(_get(server) + b"garbage garbage\r\n\r\n")
+    assert _status(answer) == 200
+    assert json.loads(answer.split(b"\r\n\r\n", 1)[1])["kind"] == "NamespaceList"
+
+
+def test_a_body_that_is_cut_off(server: RunningServer) -> None:
+    before = server.server.store.resource_version
+    head = _get(server, "/api/v1/namespaces/default/configmaps", "content-length: 100").replace(b"GET", b"POST", 1)
+    with server.raw_socket() as connection:
+        connection.sendall(head + b'{"metadata":{"name":"cut"}}')
+    assert server.request("GET", "/api/v1/namespaces/default/configmaps/cut").code == 404
+    assert server.server.store.resource_version == before
+
+
+def test_headers_too_large(tight: RunningServer) -> None:
+    assert _status(tight.exchange_raw(_get(tight, "/api", "x: " + "y" * 9000))) == 431
+    assert _status(tight.exchange_raw(_get(tight, "/api?" + "y" * 9000))) == 431
+    many = [f"x{n}: y" for n in range(60)]
+    assert _status(tight.exchange_raw(_get(tight, "/api", *many))) == 431
+    # One endless header: refused while it still arrives.
+    with tight.raw_socket() as connection, contextlib.suppress(OSError):
+        connection.sendall(b"GET /api HTTP/1.1\r\nx: ")
+        for _ in range(100):
+            connection.sendall(b"y" * 1000)
+        assert _status(read_all(connection)) == 431
+
+
+def test_pipelining(tight: RunningServer) -> None:
+    three = tight.exchange_raw(_get(tight) * 2 + _get(tight, "/api", "connection: close"))
+    assert three.count(b"HTTP/1.1 200 OK") == 3
+    many = tight.exchange_raw(_get(tight) * 50)
+    assert 1 <= many.count(b"HTTP/1.1 200 OK") <= 10
+
+
+def test_slow_clients_are_cut(tight: RunningServer) -> None:
+    with tight.raw_socket() as connection:  # never says anything
+        assert _status(read_all(connection)) == 400
+    with tight.raw_socket() as connection:  # begins and stops
+        connection.sendall(b"GET /api HT")
+        answer = read_all(connection)
+        assert _status(answer) == 400
+        assert b"did not arrive within" in answer
+    head = _get(tight, "/api/v1/namespaces/default/configmaps", "content-length: 100").replace(b"GET", b"POST", 1)
+    with tight.raw_socket() as connection:  # a body that does not come
+        connection.sendall(head + b"{")
+        assert _status(connection.recv(65536)) == 504
+
+
+def test_idle_connections_are_closed(tight: RunningServer) -> None:
+    with tight.raw_socket() as connection:
+        connection.sendall(_get(tight, "/healthz"))
+        assert _status(connection.recv(65536)) == 200
+        assert read_all(connection) in (b"", b"ok")  # the body may have come by itself; then the end
+
+
+def test_too_many_connections(tight: RunningServer) -> None:
+    with contextlib.ExitStack() as stack:
+        answers = []
+        for _ in range(_LIMITS.connections_max + 5):
+            connection = stack.enter_context(tight.raw_socket())
+            connection.sendall(_get(tight, "/healthz"))
+            answers.append(_status(connection.recv(65536)))
+        assert answers.count(503) >= 4
+        assert answers.count(200) >= _LIMITS.connections_max - 2
+    assert tight.request("GET", "/healthz").code == 200
+
+
+def test_plain_http_and_foreign_tls(server: RunningServer) -> None:
+    with socket.create_connection(("127.0.0.1", server.server.port), timeout=10) as plain:
+        plain.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            assert b"200" not in plain.recv(1000)
+    stranger = ssl.create_default_context()  # trusts other authorities than ours
+    with pytest.raises(ssl.SSLCertVerificationError):
+        server.request("GET", "/healthz", tls=stranger)
+    assert server.request("GET", "/healthz").code == 200
+
+
+def test_in_flight_limits(tight: RunningServer) -> None:
+    """Slots are held by requests whose bodies are on their way."""
+    user = tight.user("busy")
+    rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"]}
+    tight.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", {"metadata": {"name": "busy"}, "rules": [rule]})
+    binding = {
+        "metadata": {"name": "busy"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "busy"},
+        "subjects": [{"kind": "User", "name": "busy"}],
+    }
+    tight.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding)
+    path = "/api/v1/namespaces/default/configmaps"
+    head = (
+        f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {user}\r\n"
+        "expect: 100-continue\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n"
+    )
+    with tight.raw_socket() as connection:
+        connection.sendall(head.encode())
+        assert connection.recv(100).startswith(b"HTTP/1.1 100")  # the server reads the body: the slot is taken
+        refused = tight.request("POST", path, {"metadata": {"name": "x"}}, token=user)
+        assert (refused.code, refused.reason) == (429, "TooManyRequests")
+        assert refused.headers["retry-after"] == "1"
+        reserved = tight.request("POST", f"{path}?dryRun=All", {"metadata": {"name": "x"}})
+        assert reserved.code == 201, "administrators have a reserve"
+        assert tight.request("GET", path, token=user).code == 200, "reads are counted apart"
+    assert "in_flight_write_max" in tight.request("GET", "/metrics").body.decode()
+
+
+def test_watch_limits(tight: RunningServer) -> None:
+    path = "/api/v1/namespaces/default/configmaps?watch=true"
+    with contextlib.ExitStack() as stack:
+        for _ in range(_LIMITS.watches_per_user_max):
+            stack.enter_context(tight.watch("/api/v1/namespaces/default/configmaps"))
+        refused = tight.request("GET", path)
+        assert (refused.code, refused.reason) == (429, "TooManyRequests")
+    with tight.watch("/api/v1/namespaces/default/configmaps"):
+        pass  # slots come back when watchers go
+
+
+def test_a_reader_that_does_not_read_is_cut(tight: RunningServer) -> None:
+    path = "/api/v1/namespaces/kube-public/configmaps"
+    for n in range(40):
+        tight.create(path, {"metadata": {"name": f"big-{n}"}, "data": {"x": "y" * 200_000}})
+    plain = socket.socket()
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+    plain.settimeout(30)
+    plain.connect(("127.0.0.1", tight.server.port))
+    with tight.tls.wrap_socket(plain, server_hostname="localhost") as connection:
+        connection.sendall(_get(tight, path))
+        for _ in range(400):  # until the server has given up on it
+            text = tight.request("GET", "/metrics").body.decode()
+            if 'muster_server_refused_total{limit="send_timeout_s"} 1.0' in text:
+                break
+        else:
+            pytest.fail("the connection was not cut")
+        assert len(read_all(connection)) < 8_000_000
+
+
+def test_the_data_directory_is_private(tight: RunningServer) -> None:
+    data: Path = tight.server.config.data_dir
+    for name in ("kubeconfig", "audit/audit.jsonl"):
+        assert (data / name).stat().st_mode & 0o077 == 0
