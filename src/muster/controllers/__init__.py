@@ -1,0 +1,47 @@
+"""Controllers: one file each, a pure `plan` and a thin shell (`runtime`), run by `manager`.
+
+Which of them run depends on who else looks after the store:
+
+- `embedded_controllers`: on the embedded store (`muster up`), where Muster is alone and also does what
+  kube-controller-manager does elsewhere, as far as Muster's users need it;
+- `cluster_controllers`: on a real cluster (`muster controller`), where Kubernetes does that itself. Everything in
+  here also runs on the embedded store.
+
+| controller | embedded | cluster |
+|---|---|---|
+| service-accounts: ServiceAccount `default` and ConfigMap `kube-root-ca.crt` in each namespace | yes | |
+| event-expiry: Events that are an hour old go | yes | |
+| disruption: status of PodDisruptionBudgets | yes | |
+| pod-gc: pods of deleted nodes, and the oldest finished ones beyond a limit | yes | |
+
+Garbage collection by owner references and namespaces that empty themselves are part of the embedded store, not controllers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from muster.controllers.runtime import Controller
+
+
+def embedded_controllers(*, ca_pem: str) -> list[Controller]:
+    """For `muster up`. `ca_pem` is the certificate (PEM) of the CA that signed the server's own."""
+    from muster.controllers.disruption import Disruption
+    from muster.controllers.event_expiry import EventExpiry
+    from muster.controllers.pod_gc import PodGarbage
+    from muster.controllers.service_accounts import ServiceAccounts
+
+    return [
+        ServiceAccounts(ca_pem),
+        EventExpiry(),
+        EventExpiry(group="events.k8s.io"),
+        Disruption(),
+        PodGarbage(),
+        *cluster_controllers(),
+    ]
+
+
+def cluster_controllers() -> list[Controller]:
+    """For `muster controller`: the controllers of Muster's own kinds, wherever they are stored. None of them is written yet."""
+    return []
