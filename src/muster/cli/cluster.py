@@ -1,0 +1,182 @@
+"""Muster's controllers against a real cluster: leader election, webhooks, health; what `muster controller` runs.
+
+All on one event loop. Every replica serves webhooks and keeps its caches warm; only the leader's controllers act. Start:
+connection, CA, webhooks, controllers, health. Stop: the same backwards; the lease is given up on the way, so that another
+replica takes over at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+from collections.abc import Callable
+
+import msgspec
+
+from muster.cli import manifests
+from muster.cli.endpoints import Endpoint, HealthApp
+from muster.cli.errors import CliError, ExitCode
+from muster.cli.webhook_ca import Authority, WebhookCa, certificate_names, server_context, shared_authority
+from muster.client.api import ApiClient
+from muster.controllers import cluster_controllers
+from muster.controllers.manager import Election, Manager
+from muster.controllers.runtime import Controller
+from muster.objects.status import Forbidden, NotFound
+from muster.objects.time import Clock, wall_clock
+from muster.server.logs import logger
+from muster.server.webhook import Webhook
+from muster.store.kubernetes import KubernetesStore
+
+log = logger(__name__)
+
+CERTIFICATE_CHECK_S = 3600.0
+LEAF_RENEWALS_AFTER_S = 30 * 24 * 3600.0
+"""A third of a certificate's life."""
+
+
+class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Addresses are (host, port)."""
+
+    lease_namespace: str
+    webhook_listen: tuple[str, int]
+    health_listen: tuple[str, int]
+    webhook_hosts: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def has_webhooks(self) -> bool:
+        return "webhooks" not in self.left_out
+
+
+class Cluster:
+    """One replica. `start`, then `wait_failed`, then `stop`."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        options: ClusterOptions,
+        *,
+        clock: Clock = wall_clock,
+        entropy: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self.options = options
+        self.identity = f"{socket.gethostname()}_{os.getpid()}_{entropy(4).hex()}"
+        self.manager: Manager | None = None
+        self.webhooks: Endpoint | None = None
+        self.health: Endpoint | None = None
+        self._client = client
+        self._store = KubernetesStore(client)
+        self._clock = clock
+        self._undo = contextlib.AsyncExitStack()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        self._undo.push_async_callback(self._store.close)
+        await self._check_namespace()
+        controllers = [c for c in cluster_controllers() if c.name not in self.options.left_out]
+        if self.options.has_webhooks:
+            controllers.append(await self._start_webhooks())
+        self._start_manager(controllers)
+        host, port = self.options.health_listen
+        self.health = Endpoint("health", HealthApp({"controllers": self._ready}), host, port)
+        await self.health.start()
+        self._undo.push_async_callback(self.health.stop)
+
+    async def _check_namespace(self) -> None:
+        """A missing namespace would otherwise show only as an election that nobody ever wins."""
+        namespace = self.options.lease_namespace
+        try:
+            leases = await self._store.resource("coordination.k8s.io", "Lease")
+            await self._store.get(leases, manifests.LEASE, namespace)
+        except NotFound as e:
+            raise CliError(
+                f"namespace {namespace} holds no lease {manifests.LEASE}; run 'muster install --namespace "
+                f"{namespace}' first, or name the right namespace with --lease-namespace",
+                ExitCode.NOT_FOUND,
+            ) from e
+
+    async def _start_webhooks(self) -> Controller:
+        authority = await self._authority()
+        context = server_context()
+        self._load_leaf(authority, context)
+        host, port = self.options.webhook_listen
+        self.webhooks = Endpoint("webhook", Webhook(), host, port, context)
+        await self.webhooks.start()
+        self._undo.push_async_callback(self.webhooks.stop)
+        controller = WebhookCa(authority)
+        self._spawn(self._renew(controller, context), "webhook certificates")
+        return controller
+
+    async def _authority(self) -> Authority:
+        try:
+            return await shared_authority(self._store, self.options.lease_namespace, self._clock)
+        except Forbidden as e:
+            raise CliError(
+                f"{e.message}; the webhooks need this Secret: run as the service account that 'muster install' makes, or leave "
+                "them out with --without webhooks",
+                ExitCode.FORBIDDEN,
+            ) from e
+
+    def _load_leaf(self, authority: Authority, context: ssl.SSLContext) -> None:
+        extra = [*self.options.webhook_hosts, self.options.webhook_listen[0]]
+        wildcards = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
+        names = certificate_names(self.options.lease_namespace, [name for name in extra if name not in wildcards])
+        authority.load_leaf(context, names, self._clock())
+
+    async def _renew(self, controller: WebhookCa, context: ssl.SSLContext) -> None:
+        """Follow a CA that another replica has replaced, and sign a new certificate in time."""
+        loaded_at = self._clock()
+        while True:
+            await asyncio.sleep(CERTIFICATE_CHECK_S)
+            try:
+                authority = await shared_authority(self._store, self.options.lease_namespace, self._clock)
+                before, after = controller.ca_bundle, WebhookCa(authority).ca_bundle
+                if before != after or self._clock() - loaded_at > LEAF_RENEWALS_AFTER_S:
+                    self._load_leaf(authority, context)
+                    controller.ca_bundle, loaded_at = after, self._clock()
+                    log.info("webhook certificate renewed")
+            except Exception as error:  # noqa: BLE001 - the root of a task; the present certificate serves on
+                log.warning("the webhook certificate could not be checked", error=str(error))
+
+    def _start_manager(self, controllers: list[Controller]) -> None:
+        election = Election(identity=self.identity, name=manifests.LEASE, namespace=self.options.lease_namespace)
+        self.manager = Manager(self._store, controllers, clock=self._clock, election=election)
+        self._spawn(self.manager.run(), "controllers")
+
+    def _spawn(self, work: object, name: str) -> None:
+        assert asyncio.iscoroutine(work)
+        task: asyncio.Task[None] = asyncio.create_task(work, name=name)
+        self._tasks.append(task)
+        self._undo.push_async_callback(_end, task)
+
+    def _ready(self) -> str:
+        if self.manager is None:
+            return "not started yet"
+        health = self.manager.health()
+        lagging = "; ".join(f"{kind}: {why}" for kind, why in health.informers.items())
+        return "" if health.is_ready else f"caches are not filled yet; {lagging}".rstrip("; ")
+
+    async def wait_failed(self) -> None:
+        """Returns only by raising: a task that should run for ever has ended."""
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+        raise CliError("a part of the controller has stopped by itself, which is a bug; the log says why")
+
+    async def stop(self) -> None:
+        await self._undo.aclose()
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

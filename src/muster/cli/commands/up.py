@@ -1,0 +1,98 @@
+"""`muster up`: everything on this machine, in the foreground, until a signal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from muster.cli import parts
+from muster.cli.errors import CliError
+from muster.cli.framework import command, state_of
+from muster.cli.options import data_dir_option, log_level_option
+
+if TYPE_CHECKING:
+    from muster.cli.foreground import Stop
+    from muster.cli.local import Local
+
+DEFAULT_LISTEN = "127.0.0.1:6443"
+
+
+async def _serve(local: Local, stop: Stop) -> None:
+    try:
+        if not await stop.unless(_started(local)):
+            return
+        _announce(local)
+        await stop.unless(local.wait_failed())
+    finally:
+        await local.stop()
+
+
+async def _started(local: Local) -> bool:
+    await local.start()
+    return True
+
+
+def _announce(local: Local) -> None:
+    import shlex
+
+    from muster import __version__
+    from muster.cli.foreground import is_loopback
+
+    host = local.server.config.host
+    if not is_loopback(host):
+        click.echo(
+            f"warning: listening on {host or 'all addresses'}, which other machines can reach; "
+            f"whoever has {local.server.kubeconfig_path} rules this server",
+            err=True,
+        )
+    click.echo(f"muster {__version__} is ready at {local.server.url}; {parts.said(local.parts, local.left_out)}", err=True)
+    click.echo(f"export KUBECONFIG={shlex.quote(str(local.server.kubeconfig_path))}")
+
+
+@command("up", "Run Muster on this machine, in the foreground.")
+@data_dir_option
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    default=DEFAULT_LISTEN,
+    show_default=True,
+    help="Where to serve the API; port 0 takes any free one. Only loopback unless another host is given here.",
+)
+@click.option(
+    "--without",
+    metavar="PART,...",
+    multiple=True,
+    help=f"Parts to leave out: {', '.join(parts.OPTIONAL)}.",
+)
+@log_level_option
+@click.pass_context
+def up(ctx: click.Context, *, data_dir: Path, listen: str, without: tuple[str, ...], log_level: str) -> None:
+    """Run Muster on this machine, in the foreground: the Kubernetes-style API on its own store, and the controllers.
+
+    When it is ready, it prints one line to copy into another terminal: export KUBECONFIG=..., after which `muster` and
+    `kubectl` talk to it. Ctrl-C or `muster down` stops it; a second Ctrl-C stops it at once. Everything is kept in the data
+    directory and is there again on the next start.
+    """
+    from muster.cli.foreground import parse_listen, parse_without, run_foreground
+
+    host, port = parse_listen(listen)
+    left_out = parse_without(without, parts.OPTIONAL)
+    _check_length(data_dir)
+
+    from muster.cli.local import Local
+    from muster.server import logs
+
+    logs.setup("DEBUG" if state_of(ctx).debug else log_level)
+
+    async def work(stop: Stop) -> None:
+        await _serve(Local(data_dir, host, port, left_out), stop)
+
+    run_foreground(work)
+
+
+def _check_length(path: Path) -> None:
+    """The system would refuse it too, but only after half of it was made."""
+    if len(str(path).encode()) > 3000:
+        raise CliError(f"data directory {str(path)[:60]}…: the path is too long; choose another with --data-dir")

@@ -1,0 +1,195 @@
+"""Muster on one machine: the server on its embedded store and the controllers, started and stopped together.
+
+Everything runs on one event loop. Start: claim on the data directory, server, controllers, record of what runs. Stop: the same
+backwards, so that controllers still have a store when they put things in order. A part that fails to start takes down those
+before it, and the error says which and why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import REGISTRY
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from muster import __version__
+from muster.cli.datadir import Claim, ServerRecord, prepare, unwritable
+from muster.cli.errors import CliError
+from muster.controllers import embedded_controllers
+from muster.controllers.manager import Manager, ManagerHealth
+from muster.objects.status import ApiError, Raw, StorageFull
+from muster.objects.time import Clock, format_time, wall_clock
+from muster.server.config import ServerConfig
+from muster.server.listener import ListenError
+from muster.server.pki import PkiError
+from muster.server.run import Server
+from muster.store.embedded.errors import StoreError
+
+CONTROLLERS_WAIT_S = 10.0
+POLL_S = 0.01
+STATUS_PATH = "/muster/status"
+IMPLEMENTED = ("server", "controllers")
+"""Parts that this release has; `muster.cli.parts` also names those to come."""
+
+
+class Local:
+    """One running Muster. `start`, then `wait`, then `stop`."""
+
+    def __init__(self, data_dir: Path, host: str, port: int, left_out: list[str], clock: Clock = wall_clock) -> None:
+        self.parts = [part for part in IMPLEMENTED if part not in left_out]
+        self.left_out = left_out
+        self.server = Server(ServerConfig(data_dir=data_dir, host=host, port=port, clock=clock))
+        self._clock = clock
+        self._claim: Claim | None = None
+        self._manager: Manager | None = None
+        self._acting: asyncio.Task[None] | None = None
+        self._started_at = ""
+
+    async def start(self) -> None:
+        """Raises CliError, with nothing left running and the directory free again."""
+        data_dir = self.server.config.data_dir
+        prepare(data_dir)
+        self._claim = Claim(data_dir)
+        try:
+            self.server.extra_routes.append(Route(STATUS_PATH, self._status))
+            if "controllers" in self.parts:
+                self.server.checks["controllers"] = self._controllers_check
+            await self._start_server()
+            if "controllers" in self.parts:
+                self._start_controllers()
+                await self._controllers_running()
+            self._started_at = format_time(self._clock())
+            self._claim.publish(
+                ServerRecord(
+                    pid=os.getpid(),
+                    url=self.server.url,
+                    version=__version__,
+                    started_at=self._started_at,
+                    parts=self.parts,
+                    left_out=self.left_out,
+                )
+            )
+        except OSError as e:
+            await self.stop()
+            raise unwritable(data_dir, e) from e
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start_server(self) -> None:
+        try:
+            await self.server.start()
+        except (StoreError, PkiError, ListenError) as e:
+            raise CliError(str(e)) from e
+        except StorageFull as e:
+            data_dir = self.server.config.data_dir
+            raise CliError(f"data directory {data_dir}: the disk is full; free some space, or choose another") from e
+        except ApiError as e:
+            raise CliError(f"the server could not start: {e.message}") from e
+
+    def _start_controllers(self) -> None:
+        self._manager = Manager(
+            self.server.store, embedded_controllers(ca_pem=self.server.pki.ca_pem.decode()), clock=self._clock
+        )
+        self._acting = asyncio.create_task(self._manager.run(), name="controllers")
+        self.server.metrics.registry.register(OwnMetrics())
+
+    async def _controllers_running(self) -> None:
+        """Ready means that what is created now is also acted upon. A controller that is late is not waited for for ever."""
+        assert self._acting is not None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CONTROLLERS_WAIT_S):
+                while self._controllers_check() and not self._acting.done():  # noqa: ASYNC110 - states, no event
+                    await asyncio.sleep(POLL_S)
+
+    async def wait_failed(self) -> None:
+        """Returns only by raising: a part that should run for ever has ended."""
+        if self._acting is None:
+            await asyncio.get_running_loop().create_future()
+        else:
+            await self._acting
+        raise CliError("the controllers have stopped by themselves, which is a bug; the log says why")
+
+    async def stop(self) -> None:
+        """In order, whatever was started. May be called at any time, and again."""
+        acting, self._acting = self._acting, None
+        if acting is not None:
+            acting.cancel()
+            await asyncio.gather(acting, return_exceptions=True)
+        await self.server.stop()
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            claim.release()
+
+    # --- what others may ask
+
+    def _controllers_check(self) -> str:
+        """For /readyz: every controller runs. One that fails on some object does not make the server unready."""
+        if self._manager is None:
+            return "not started yet"
+        slow = [f"{r.name} is {r.state}" for r in self._manager.runners if r.state != "running"]
+        return "; ".join(slow)
+
+    async def _status(self, request: Request) -> JSONResponse:
+        usage = self.server.store.usage()
+        body: dict[str, Any] = {
+            "version": __version__,
+            "startedAt": self._started_at,
+            "pid": os.getpid(),
+            "parts": self.parts,
+            "leftOut": self.left_out,
+            "store": {
+                "resourceVersion": str(usage.resource_version),
+                "bytes": usage.file_bytes,
+                "watchers": usage.watchers_len,
+            },
+            "objects": {kind: count for kind, count in sorted(usage.objects.items()) if count},
+        }
+        if self._manager is not None:
+            body["controllers"] = health_to_raw(self._manager.health())
+        return JSONResponse(body)
+
+
+def health_to_raw(health: ManagerHealth) -> Raw:
+    """As /muster/status shows it."""
+    return {
+        "ready": health.is_ready,
+        "healthy": health.is_healthy,
+        "leading": health.is_leading,
+        "leader": health.leader,
+        "informers": health.informers,
+        "controllers": [
+            {
+                "name": c.name,
+                "state": c.state,
+                "healthy": c.is_healthy,
+                "queued": c.queued,
+                "failingCount": c.failing_count,
+                "failing": c.failing,
+            }
+            for c in health.controllers
+        ],
+    }
+
+
+class OwnMetrics(Collector):
+    """The metrics that controllers and informers keep in the process-wide registry, for the server's page.
+
+    The process and platform metrics there are left out: the server has its own.
+    """
+
+    def collect(self) -> Iterator[Metric]:
+        return (metric for metric in REGISTRY.collect() if metric.name.startswith("muster_"))
+
+    def describe(self) -> Iterator[Metric]:
+        """None in advance: the server's registry then does not compare names, which come and go with controllers."""
+        return iter(())

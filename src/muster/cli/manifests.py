@@ -1,0 +1,286 @@
+"""What `muster install` puts into a cluster, as plain objects. Pure: options in, manifests out, the same every time.
+
+Every object carries `MANAGED_LABEL`, and `muster uninstall` removes what carries it and nothing else. Permissions are the
+tables of `Rule`: one line per thing that a controller does, with its reason; what is not there is not granted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from muster import __version__
+from muster.objects.resources import Resource
+from muster.objects.status import Raw
+
+NAME = "muster"
+CONTROLLER = "muster-controller"
+WEBHOOK = "muster-webhook"
+LEASE = "muster-controller"
+WEBHOOK_SECRET = "muster-webhook-ca"  # noqa: S105 - the name of a Secret
+MANAGED_LABEL = "app.kubernetes.io/managed-by"
+MANAGED_VALUE = "muster-install"
+FIELD_MANAGER = "muster-install"
+DEFAULT_NAMESPACE = "muster-system"
+WEBHOOK_PORT = 9443
+HEALTH_PORT = 8081
+READ = ("get", "list", "watch")
+WRITE = ("create", "update", "patch", "delete")
+
+
+class InstallOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`webhook_url` replaces the Service as the webhooks' address, for a controller that runs outside the cluster."""
+
+    namespace: str = DEFAULT_NAMESPACE
+    image: str = f"muster:{__version__}"
+    replicas: int = 2
+    webhook_url: str = ""
+    budget_version: str = "v1"
+    """Of the policy group: `v1`, or `v1beta1` on clusters before 1.21."""
+
+
+class Rule(NamedTuple):
+    """A permission and what it is for. `names` narrows it to single objects, where Kubernetes allows that."""
+
+    group: str
+    resources: tuple[str, ...]
+    verbs: tuple[str, ...]
+    reason: str
+    names: tuple[str, ...] = ()
+
+
+BASE_RULES = (
+    Rule("", ("events",), ("create", "patch"), "controllers report what they do"),
+    # A list or watch for one name only is allowed by a rule on that name.
+    Rule(
+        "admissionregistration.k8s.io",
+        ("validatingwebhookconfigurations", "mutatingwebhookconfigurations"),
+        ("get", "list", "watch", "patch"),
+        "the leader writes the webhooks' CA certificate",
+        (NAME,),
+    ),
+)
+CONTROLLER_RULES: dict[str, tuple[Rule, ...]] = {}
+"""What each controller of a real cluster needs beyond `BASE_RULES`, by its name. A test sees that none is forgotten."""
+NAMESPACE_RULES = (
+    Rule("coordination.k8s.io", ("leases",), ("get", "update"), "leader election", (LEASE,)),
+    # `create` can't be narrowed by name: the object does not exist when the question is asked.
+    Rule("coordination.k8s.io", ("leases",), ("create",), "leader election after somebody deleted the lease"),
+    Rule("", ("secrets",), ("get", "update"), "the webhooks' CA, shared by the replicas", (WEBHOOK_SECRET,)),
+    Rule("", ("secrets",), ("create",), "the webhooks' CA, on first start"),
+)
+
+
+def rules_for(controllers: Iterable[str]) -> list[Rule]:
+    return [*BASE_RULES, *(rule for name in controllers for rule in CONTROLLER_RULES[name])]
+
+
+def labels(component: str = "") -> dict[str, str]:
+    common = {"app.kubernetes.io/name": NAME, MANAGED_LABEL: MANAGED_VALUE, "app.kubernetes.io/version": __version__}
+    return common | ({"app.kubernetes.io/component": component} if component else {})
+
+
+def _meta(name: str, namespace: str = "", component: str = "", **extra: Any) -> Raw:
+    meta: Raw = {"name": name, "labels": labels(component)}
+    if namespace:
+        meta["namespace"] = namespace
+    return meta | extra
+
+
+def _policy_rules(rules: Sequence[Rule]) -> list[Raw]:
+    made = []
+    for rule in rules:
+        raw: Raw = {"apiGroups": [rule.group], "resources": list(rule.resources), "verbs": list(rule.verbs)}
+        if rule.names:
+            raw["resourceNames"] = list(rule.names)
+        made.append(raw)
+    return made
+
+
+def namespace_of(options: InstallOptions) -> Raw:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": _meta(options.namespace)}
+
+
+def crds(resources: Iterable[Resource], *, selectable_fields: bool = False) -> list[Raw]:
+    from muster.objects.crd import crds_for
+
+    made = []
+    for crd in crds_for(resources, selectable_fields=selectable_fields):
+        metadata = crd["metadata"] | {"labels": crd["metadata"].get("labels", {}) | labels()}
+        made.append(crd | {"metadata": metadata})
+    return made
+
+
+def access(options: InstallOptions, custom: Sequence[Resource], controllers: Sequence[str]) -> list[Raw]:
+    """The service account, what it may do, and what users who may view or edit a namespace may do with Muster's kinds."""
+    ns = options.namespace
+    subject = [{"kind": "ServiceAccount", "name": CONTROLLER, "namespace": ns}]
+    rbac = "rbac.authorization.k8s.io"
+    groups: dict[str, list[str]] = {}
+    for resource in custom:
+        groups.setdefault(resource.group, []).append(resource.plural)
+
+    def for_users(name: str, verbs: tuple[str, ...], into: Sequence[str]) -> Raw:
+        meta = _meta(name)
+        meta["labels"] |= {f"{rbac}/aggregate-to-{role}": "true" for role in into}
+        rules = [{"apiGroups": [g], "resources": plurals, "verbs": list(verbs)} for g, plurals in groups.items()]
+        return {"apiVersion": f"{rbac}/v1", "kind": "ClusterRole", "metadata": meta, "rules": rules}
+
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _meta(CONTROLLER, ns, "controller")},
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "ClusterRole",
+            "metadata": _meta(CONTROLLER, component="controller"),
+            "rules": _policy_rules(rules_for(controllers)),
+        },
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": _meta(CONTROLLER, component="controller"),
+            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": CONTROLLER},
+            "subjects": subject,
+        },
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "Role",
+            "metadata": _meta(CONTROLLER, ns, "controller"),
+            "rules": _policy_rules(NAMESPACE_RULES),
+        },
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "RoleBinding",
+            "metadata": _meta(CONTROLLER, ns, "controller"),
+            "roleRef": {"apiGroup": rbac, "kind": "Role", "name": CONTROLLER},
+            "subjects": subject,
+        },
+        for_users("muster-view", READ, ("view",)),
+        for_users("muster-edit", (*WRITE, "deletecollection"), ("edit",)),
+    ]
+
+
+def workload(options: InstallOptions) -> list[Raw]:
+    """The lease (made empty, so that the first leader need not wait out a term), the service, the pods and their budget."""
+    ns = options.namespace
+    selector = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/component": "controller"}
+    return [
+        {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": _meta(LEASE, ns, "controller")},
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": _meta(WEBHOOK, ns, "webhook"),
+            "spec": {
+                "selector": selector,
+                "ports": [{"name": "webhook", "port": 443, "targetPort": "webhook", "protocol": "TCP"}],
+            },
+        },
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": _meta(CONTROLLER, ns, "controller"),
+            "spec": {
+                "replicas": options.replicas,
+                "selector": {"matchLabels": selector},
+                "template": {
+                    "metadata": {"labels": selector | {"app.kubernetes.io/version": __version__}},
+                    "spec": _pod_spec(options, selector),
+                },
+            },
+        },
+        {
+            "apiVersion": f"policy/{options.budget_version}",
+            "kind": "PodDisruptionBudget",
+            "metadata": _meta(CONTROLLER, ns, "controller"),
+            "spec": {"maxUnavailable": 1, "selector": {"matchLabels": selector}},
+        },
+    ]
+
+
+def _pod_spec(options: InstallOptions, selector: dict[str, str]) -> Raw:
+    def probe(path: str) -> Raw:
+        return {"httpGet": {"path": path, "port": "health"}, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 3}
+
+    return {
+        "serviceAccountName": CONTROLLER,
+        "terminationGracePeriodSeconds": 30,
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": selector},
+            }
+        ],
+        "containers": [
+            {
+                "name": "controller",
+                "image": options.image,
+                "imagePullPolicy": "IfNotPresent",
+                "args": [
+                    "controller",
+                    f"--lease-namespace={options.namespace}",
+                    f"--webhook-listen=0.0.0.0:{WEBHOOK_PORT}",
+                    f"--health-listen=0.0.0.0:{HEALTH_PORT}",
+                ],
+                "ports": [
+                    {"name": "webhook", "containerPort": WEBHOOK_PORT, "protocol": "TCP"},
+                    {"name": "health", "containerPort": HEALTH_PORT, "protocol": "TCP"},
+                ],
+                "livenessProbe": probe("/healthz"),
+                "readinessProbe": probe("/readyz"),
+                "resources": {"requests": {"cpu": "200m", "memory": "256Mi"}, "limits": {"memory": "2Gi"}},
+                "securityContext": {
+                    "allowPrivilegeEscalation": False,
+                    "readOnlyRootFilesystem": True,
+                    "capabilities": {"drop": ["ALL"]},
+                },
+            }
+        ],
+    }
+
+
+def webhooks(options: InstallOptions, custom: Sequence[Resource]) -> list[Raw]:
+    """Both configurations, without a CA: the leader adds its own, and applying these again leaves it in place."""
+    by_group: dict[tuple[str, str], list[str]] = {}
+    for resource in custom:
+        by_group.setdefault((resource.group, resource.version), []).append(resource.plural)
+    rules = [
+        {"apiGroups": [g], "apiVersions": [v], "operations": ["CREATE", "UPDATE"], "resources": plurals, "scope": "*"}
+        for (g, v), plurals in by_group.items()
+    ]
+
+    def hook(path: str) -> Raw:
+        if options.webhook_url:
+            client: Raw = {"url": f"{options.webhook_url.rstrip('/')}{path}"}
+        else:
+            client = {"service": {"namespace": options.namespace, "name": WEBHOOK, "path": path, "port": 443}}
+        return {
+            "name": f"{path.strip('/')}.muster.dev",
+            "clientConfig": client,
+            "rules": rules,
+            "failurePolicy": "Fail",
+            "matchPolicy": "Equivalent",
+            "sideEffects": "None",
+            "timeoutSeconds": 10,
+            "admissionReviewVersions": ["v1"],
+        }
+
+    api = "admissionregistration.k8s.io/v1"
+    return [
+        {"apiVersion": api, "kind": kind, "metadata": _meta(NAME, component="webhook"), "webhooks": [hook(path)]}
+        for kind, path in (("MutatingWebhookConfiguration", "/mutate"), ("ValidatingWebhookConfiguration", "/validate"))
+    ]
+
+
+def everything(options: InstallOptions, custom: Sequence[Resource], controllers: Sequence[str] = ()) -> list[Raw]:
+    """In the order of application: the kinds first, the webhooks last, when something is there to answer them."""
+    return [
+        *crds(custom),
+        namespace_of(options),
+        *access(options, custom, controllers),
+        *workload(options),
+        *webhooks(options, custom),
+    ]

@@ -1,0 +1,305 @@
+"""install, controller and uninstall against a real kube-apiserver: nothing of Kubernetes is imitated here.
+
+The controllers run as the service account that `install` makes, so these tests also show that its permissions are enough.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.bench.kubernetes import ControlPlane
+from muster.cli.errors import ExitCode
+from muster.objects.catalog import CATALOG
+from tests.cli.conftest import Result, Run
+from tests.cli.support import environment, muster
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.slow]
+
+KUBECTL = str(Path(sys.executable).parent / "kubectl")
+LABEL = "app.kubernetes.io/managed-by=muster-install"
+QUEUE = "apiVersion: muster.dev/v1alpha1\nkind: Queue\nmetadata: {name: NAME}\nspec: {}\n"
+TIMEOUT_S = 60
+
+
+FOREIGN = "podgroups.scheduling.sigs.k8s.io"
+"""A kind of ours that is on the cluster before we come, from somebody else, and with a schema that takes everything."""
+
+
+@pytest.fixture(scope="module")
+def shared(kubernetes: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """Making and removing kinds takes a kube-apiserver long, so they are made once; the cluster is left as it was found."""
+    env = environment(tmp_path_factory.mktemp("home"), KUBECONFIG=str(kubernetes.kubeconfig_path))
+    theirs = json.loads(muster("crds", "podgroup", "-o", "json", env=env).stdout)
+    for version in theirs["spec"]["versions"]:
+        version["schema"]["openAPIV3Schema"] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    made = muster("apply", "--field-manager", "helm", "-f", "-", env=env, stdin=json.dumps(theirs))
+    assert made.returncode == ExitCode.OK, made.stderr
+    yield kubernetes
+    assert muster("uninstall", "--yes", env=env).returncode == ExitCode.OK
+    assert muster("delete", "crd", FOREIGN, env=env).returncode == ExitCode.OK
+
+
+@pytest.fixture
+def cluster(run: Run, shared: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The command line on the real cluster. Tests install for themselves, which is quick when it is done already."""
+    monkeypatch.setenv("KUBECONFIG", str(shared.kubeconfig_path))
+    return run
+
+
+def everything_ours(cluster: Run) -> list[str]:
+    kinds = "crd,ns,sa,clusterrole,clusterrolebinding,role,rolebinding,svc,deploy,pdb,lease,secret"
+    hooks = "validatingwebhookconfigurations,mutatingwebhookconfigurations"
+    return cluster("get", f"{kinds},{hooks}", "-A", "-l", LABEL, "-o", "name").out.split()
+
+
+def test_install_is_safe_to_repeat(cluster: Run) -> None:
+    before = everything_ours(cluster)
+    dry = cluster("install", "--dry-run")
+    assert dry.code == ExitCode.OK, dry.err
+    assert everything_ours(cluster) == before
+
+    first = cluster("install")
+    assert first.code == ExitCode.OK, first.err
+    assert f"all {len(CATALOG.custom)} kinds are established" in first.out
+    second = cluster("install")
+    assert second.code == ExitCode.OK
+    assert "created" not in second.out
+    assert "configured" not in second.out
+    assert cluster("get", "queues").code == ExitCode.OK
+    changed = cluster("install", "--replicas", "1")
+    assert [s for s in changed.out.splitlines() if "configured" in s] == ["deployment.apps/muster-controller configured"]
+
+
+def test_kinds_and_namespaces_of_others_are_used_as_they_are(cluster: Run) -> None:
+    space = "apiVersion: v1\nkind: Namespace\nmetadata: {name: shared}\n"
+    assert cluster("apply", "--field-manager", "helm", "-f", "-", stdin=space).code == ExitCode.OK
+    made = cluster("install", "--namespace", "shared", "--dry-run")
+    assert made.code == ExitCode.OK, made.err
+    assert f"customresourcedefinition.apiextensions.k8s.io/{FOREIGN} kept as it is" in made.out
+    assert "namespace/shared kept as it is" in made.out
+    assert cluster("delete", "ns", "shared", "--no-wait").code == ExitCode.OK
+
+
+class Controller:
+    """A `muster controller` as a child process."""
+
+    def __init__(self, kubeconfig: Path, home: Path, *args: str) -> None:
+        self.child = subprocess.Popen(
+            [sys.executable, "-m", "muster.cli.main", "controller", f"--kubeconfig={kubeconfig}", *args],
+            env=environment(home),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.child.stdout is not None
+        assert self.child.stderr is not None
+        self.said: list[str] = []
+        if not self.child.stdout.readline():
+            raise AssertionError(f"controller ended with {self.child.wait()}: {self.child.stderr.read()}")
+        while not self.said or "health at" not in self.said[-1]:
+            self.said.append(self.child.stderr.readline().strip())
+        self.health = self.said[-1].removeprefix("health at ")
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(self.health + path, timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    @property
+    def is_leading(self) -> bool:
+        return 'muster_leader{lease="muster-system/muster-controller"} 1.0' in self.get("/metrics")[1]
+
+    def stop(self) -> int:
+        self.child.send_signal(signal.SIGTERM)
+        code = self.child.wait(TIMEOUT_S)
+        for stream in (self.child.stdout, self.child.stderr):
+            assert stream is not None
+            stream.close()
+        return code
+
+
+def service_account_kubeconfig(kubernetes: ControlPlane, path: Path) -> Path:
+    """A kubeconfig for the account that the deployment runs as, as a pod would have it."""
+    command = [
+        KUBECTL,
+        f"--kubeconfig={kubernetes.kubeconfig_path}",
+        "create",
+        "token",
+        "muster-controller",
+        "-n",
+        "muster-system",
+    ]
+    token = subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT_S).stdout.strip()
+    config = json.loads(kubernetes.kubeconfig_path.read_text())
+    config["users"][0]["user"] = {"token": token}
+    path.write_text(json.dumps(config))
+    path.chmod(0o600)
+    return path
+
+
+def eventually(check: Callable[[], Any], what: str) -> Any:
+    """The first true result. Patient: each question is a round trip, and nothing here is about time."""
+    for _ in range(600):
+        result = check()
+        if result:
+            return result
+        signal.sigtimedwait([], 0.1)
+    raise AssertionError(f"never happened: {what}")
+
+
+def bundles(cluster: Run) -> list[str]:
+    kinds = "validatingwebhookconfigurations,mutatingwebhookconfigurations"
+    items = json.loads(cluster("get", kinds, "muster", "-o", "json").out)["items"]
+    return [hook["clientConfig"].get("caBundle", "") for item in items for hook in item["webhooks"]]
+
+
+@pytest.fixture
+def replicas(cluster: Run, kubernetes: ControlPlane, tmp_path: Path) -> Iterator[Callable[..., Controller]]:
+    running: list[Controller] = []
+
+    def start(*args: str, webhook_port: int = 0) -> Controller:
+        config = service_account_kubeconfig(kubernetes, tmp_path / f"sa-{len(running)}")
+        listen = f"--webhook-listen=127.0.0.1:{webhook_port}"
+        running.append(Controller(config, tmp_path, listen, "--health-listen=127.0.0.1:0", *args))
+        return running[-1]
+
+    yield start
+    for controller in running:
+        if controller.child.poll() is None:
+            controller.stop()
+
+
+def free_port() -> int:
+    from muster.bench.kubernetes import free_ports
+
+    return free_ports(1)[0]
+
+
+def test_webhooks_of_a_running_controller(cluster: Run, replicas: Callable[..., Controller]) -> None:
+    port = free_port()
+    assert cluster("install", "--webhook-url", f"https://127.0.0.1:{port}").code == ExitCode.OK
+    controller = replicas(webhook_port=port)
+    eventually(lambda: controller.is_leading, "the only candidate leads")
+    eventually(lambda: all(bundles(cluster)), "the leader writes the CA")
+    assert controller.get("/healthz") == (200, "ok")
+    eventually(lambda: controller.get("/readyz")[0] == 200, "ready")
+    assert controller.get("/nowhere")[0] == 404
+
+    good: Result = eventually(lambda: _applied(cluster, QUEUE.replace("NAME", "good")), "the API server reaches the webhook")
+    assert good.out in ("queue.muster.dev/good created\n", "queue.muster.dev/good unchanged\n")
+    metrics = controller.get("/metrics")[1]
+    for path in ("/mutate", "/validate"):
+        assert (
+            f'muster_webhook_reviews_total{{operation="CREATE",path="{path}",resource="queues.muster.dev",result="allowed"}}'
+            in metrics
+        )
+
+    # The other party's schema of this kind takes everything; the webhook does not.
+    group = "apiVersion: scheduling.sigs.k8s.io/v1alpha1\nkind: PodGroup\nmetadata: {name: g}\nspec: {minMember: COUNT}\n"
+    bad = cluster("apply", "-n", "default", "-f", "-", stdin=group.replace("COUNT", "three"))
+    assert bad.code == ExitCode.FAILURE
+    assert 'admission webhook "validate.muster.dev" denied the request' in bad.err
+    assert "spec.minMember" in bad.err
+    assert "three" in bad.err
+    assert cluster("get", "podgroup", "g", "-n", "default").code == ExitCode.NOT_FOUND
+    assert cluster("apply", "-n", "default", "-f", "-", stdin=group.replace("COUNT", "3")).code == ExitCode.OK
+    assert cluster("delete", "podgroup", "g", "-n", "default").code == ExitCode.OK
+
+    # Whoever applies the configurations again, or takes the CA out, does not break them for long.
+    assert cluster("install", "--webhook-url", f"https://127.0.0.1:{port}").code == ExitCode.OK
+    assert all(bundles(cluster)), "a second install leaves the CA alone"
+    cluster("delete", "validatingwebhookconfiguration", "muster")
+    assert cluster("install", "--webhook-url", f"https://127.0.0.1:{port}").code == ExitCode.OK
+    eventually(lambda: all(bundles(cluster)), "the leader writes the CA again")
+
+    assert cluster("delete", "queue", "good").code == ExitCode.OK
+    assert controller.stop() == ExitCode.OK
+    down = cluster("apply", "-f", "-", stdin=QUEUE.replace("NAME", "late"))
+    assert down.code == ExitCode.FAILURE
+    assert "muster.dev" in down.err
+    lease = json.loads(cluster("get", "lease", "muster-controller", "-n", "muster-system", "-o", "json").out)
+    assert not lease["spec"].get("holderIdentity"), "the lease was given up"
+
+
+def _applied(cluster: Run, manifest: str) -> Result | None:
+    done = cluster("apply", "-f", "-", stdin=manifest)
+    return done if done.code == ExitCode.OK else None
+
+
+def test_a_standby_takes_over(cluster: Run, replicas: Callable[..., Controller]) -> None:
+    assert cluster("install").code == ExitCode.OK
+    first = replicas("--without", "webhooks")
+    eventually(lambda: first.is_leading, "the first candidate leads")
+    second = replicas("--without", "webhooks")
+    eventually(lambda: second.get("/readyz")[0] == 200, "a standby is ready too")
+    assert not second.is_leading
+    assert first.stop() == ExitCode.OK
+    eventually(lambda: second.is_leading, "the standby takes over")
+
+
+def test_replicas_share_one_ca(cluster: Run, replicas: Callable[..., Controller]) -> None:
+    assert cluster("install").code == ExitCode.OK
+    replicas()
+    eventually(lambda: all(bundles(cluster)), "the leader writes the CA")
+    secret = cluster("get", "secret", "muster-webhook-ca", "-n", "muster-system", "-o", "json").out
+    replicas()
+    assert cluster("get", "secret", "muster-webhook-ca", "-n", "muster-system", "-o", "json").out == secret
+    assert set(bundles(cluster)) == {json.loads(secret)["data"]["ca.crt"]}
+
+
+def test_a_controller_without_an_installation_says_so(cluster: Run) -> None:
+    done = cluster("controller", "--lease-namespace=elsewhere", "--health-listen=127.0.0.1:0", "--webhook-listen=127.0.0.1:0")
+    assert done.code == ExitCode.NOT_FOUND
+    assert "muster install" in done.err
+    assert cluster("controller", "--without", "nothing").code == ExitCode.USAGE
+    assert cluster("controller", "--webhook-listen", "nowhere").code == ExitCode.USAGE
+
+
+def test_status_and_version_of_a_real_kubernetes(cluster: Run) -> None:
+    value = json.loads(cluster("status", "-o", "json").out)
+    assert value["server"]["ready"] is True
+    assert value["objects"]["namespaces"] >= 4
+    assert "parts" not in value
+    assert "server v1." in cluster("version").out
+
+
+def test_uninstall_takes_what_is_ours_and_loses_nothing_unasked(cluster: Run) -> None:
+    assert cluster("install", "--replicas", "0").code == ExitCode.OK
+    cluster("delete", "validatingwebhookconfigurations,mutatingwebhookconfigurations", "muster")
+    guest = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: guest, namespace: muster-system}\n"
+    made = cluster("apply", "-f", "-", stdin=f"{guest}---\n{QUEUE.replace('NAME', 'precious')}")
+    assert made.code == ExitCode.OK, made.err
+
+    refused = cluster("uninstall")
+    assert refused.code == ExitCode.FAILURE
+    assert "queues.muster.dev" in refused.err
+    assert "deployment.apps/muster-controller" in everything_ours(cluster)
+
+    kept = cluster("uninstall", "--keep-crds")
+    assert kept.code == ExitCode.OK, kept.err
+    assert "namespace/muster-system kept: it also holds configmap/guest" in kept.out
+    assert cluster("get", "queue", "precious", "-o", "name").out == "queue.muster.dev/precious\n"
+    left = {name.split("/")[0] for name in everything_ours(cluster)}
+    assert left == {"customresourcedefinition.apiextensions.k8s.io", "namespace"}
+
+    assert cluster("delete", "cm", "guest", "-n", "muster-system").code == ExitCode.OK
+    gone = cluster("uninstall", "--yes")
+    assert gone.code == ExitCode.OK, gone.err
+    assert everything_ours(cluster) == []
+    assert cluster("get", "queues").code == ExitCode.NOT_FOUND
+    assert cluster("get", "ns", "muster-system").code == ExitCode.NOT_FOUND
+    assert cluster("get", "crd", FOREIGN).code == ExitCode.OK, "it is not ours to take"
+    assert "nothing of 'muster install'" in cluster("uninstall").out
