@@ -1,7 +1,7 @@
 """Field ownership in the plainest way: sets of whole paths, every schema read on the spot, nothing skipped, nothing kept.
 
-It says what the functions of `muster.objects.patch` mean. They do the same with trees, compiled schemas and shortcuts; the tests
-compare the two. Slow, and without limits: for small objects whose entries are valid.
+It says what the functions of `muster.objects.patch` mean. They do the same with trees, compiled schemas and shortcuts; the
+tests compare the two. Slow, and without limits: for small objects whose entries are valid.
 """
 
 from __future__ import annotations
@@ -19,19 +19,12 @@ Parts = dict[str, tuple[Any, Any]]
 """By path element: a part of a value, and its schema."""
 
 NONE: Final[Paths] = frozenset()
-UNOWNED: Final = frozenset(
-    [
-        ("f:apiVersion",),
-        ("f:kind",),
-        ("f:metadata",),
-        *(
-            ("f:metadata", f"f:{name}")
-            for name in (
-                "name namespace clusterName managedFields uid resourceVersion creationTimestamp generation selfLink "
-                "deletionTimestamp deletionGracePeriodSeconds"
-            ).split()
-        ),
-    ]
+_SET_BY_THE_STORE: Final = (
+    "name", "namespace", "clusterName", "managedFields", "uid", "resourceVersion", "creationTimestamp", "generation",
+    "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds",
+)  # fmt: skip
+UNOWNED: Final[Paths] = frozenset(
+    [("f:apiVersion",), ("f:kind",), ("f:metadata",), *(("f:metadata", f"f:{name}") for name in _SET_BY_THE_STORE)]
 )
 
 
@@ -93,6 +86,12 @@ def everything(value: Any, schema: Any, path: Path) -> Paths:
     return frozenset([path]).union(*below)
 
 
+def ends(value: Any, schema: Any, path: Path = ()) -> Paths:
+    """The paths that end in `value`: those of what has no parts, be it null."""
+    found = parts(value, schema)
+    return NONE.union(*(ends(v, s, (*path, e)) for e, (v, s) in found.items())) if found else frozenset([path])
+
+
 def changes(old: Any, new: Any, schema: Any, path: Path = ()) -> tuple[Paths, Paths]:
     """What was written and what was removed."""
     if old is ABSENT:
@@ -143,7 +142,7 @@ def track_update(old: Raw | None, new: Raw, manager: str, schema: Raw | None, no
     plain = {**new, "metadata": {name: value for name, value in new["metadata"].items() if name != "managedFields"}}
     before = {**(old or {}), "metadata": {**(old or {}).get("metadata", {})}} if old is not None else {}
     entries: list[Raw] = before["metadata"].pop("managedFields", []) if old is not None else []
-    if old is not None and not entries and changes({}, before, rooted(schema))[0] - UNOWNED:
+    if old is not None and not entries and ends(before, rooted(schema)) - UNOWNED:
         return plain
     written, removed = changes(before, plain, rooted(schema))
     kept: list[Raw] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import strategies as st
@@ -123,6 +124,15 @@ anything_like_an_object = st.builds(
     st.fixed_dictionaries({}, optional={"apiVersion": st.just("example.com/v1"), "kind": st.just("Thing")}),
     st.dictionaries(st.sampled_from(["spec", "metadata", "status", "x"]), anything, max_size=4),
 )
+
+
+def shuffled(value: Any, draw: Callable[[st.SearchStrategy[list[str]]], list[str]]) -> Any:
+    """The same JSON with the members of its objects in another order."""
+    if isinstance(value, list):
+        return [shuffled(item, draw) for item in value]
+    if isinstance(value, dict):
+        return {key: shuffled(value[key], draw) for key in draw(st.permutations(list(value)))}
+    return value
 
 
 def nested(depth: int, key: str = "a") -> Raw:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.objects.patch import reference
+from tests.objects.patch.strategies import shuffled
 
 from muster.objects.patch import fieldset
 from muster.objects.patch.fieldset import Fields, Path
@@ -15,9 +18,13 @@ path_sets = st.sets(st.lists(elements, min_size=1, max_size=3).map(tuple), max_s
 
 
 def _set(paths: set[Path]) -> Fields:
+    """Put together from sets of one path each, in an order of no meaning."""
     fields: Fields = {}
-    for path in sorted(paths):
-        fieldset.insert(fields, path)
+    for path in paths:
+        single: Fields = {}
+        for element in reversed(path):
+            single = {element: single}
+        fields = fieldset.union(fields, single)
     return fields
 
 
@@ -33,15 +40,17 @@ def _has_no_dead_ends(fields: Fields) -> bool:
     )
 
 
+def _is_in_order(fields: Fields) -> bool:
+    return list(fields) == sorted(fields) and all(_is_in_order(inner) for inner in fields.values())
+
+
 @given(path_sets)
-def test_a_set_holds_what_was_put_in_in_any_order(paths: set[Path]) -> None:
-    forwards = _set(paths)
-    backwards: Fields = {}
-    for path in sorted(paths, reverse=True):
-        fieldset.insert(backwards, path)
-    assert _paths(forwards) == _paths(backwards) == paths
-    assert fieldset.sorted_copy(forwards) == fieldset.sorted_copy(backwards)
-    assert _has_no_dead_ends(forwards)
+def test_a_set_holds_what_was_put_in_and_is_written_in_order(paths: set[Path]) -> None:
+    fields = _set(paths)
+    assert _paths(fields) == paths
+    assert _has_no_dead_ends(fields)
+    assert _is_in_order(fields)
+    assert json.dumps(fields) == json.dumps(reference.to_fields(frozenset(paths)))
 
 
 @given(path_sets, path_sets)
@@ -56,6 +65,7 @@ def test_operations_are_those_of_sets(left: set[Path], right: set[Path]) -> None
     for name, (result, expected) in results.items():
         assert _paths(result) == expected, name
         assert _has_no_dead_ends(result), name
+        assert _is_in_order(result), name
     assert (a, b) == before
 
 
@@ -66,6 +76,17 @@ def test_what_does_not_change_stays_the_same_object(paths: set[Path]) -> None:
     assert fieldset.difference(fields, {"f:elsewhere": {}}) is fields
     assert fieldset.union(fields, {}) is fields
     assert fieldset.parse_fields(fields) is fields
+
+
+@given(path_sets, st.data())
+def test_sets_from_outside_are_put_in_order(paths: set[Path], data: st.DataObject) -> None:
+    fields = _set(paths)
+    mixed = shuffled(fields, data.draw)
+    # Twice: what was seen before is not looked at again.
+    for _ in range(2):
+        parsed = fieldset.parse_fields(mixed)
+        assert json.dumps(parsed) == json.dumps(fields)
+        assert (parsed is mixed) == _is_in_order(mixed)
 
 
 def test_elements_from_outside_are_put_in_canonical_form() -> None:

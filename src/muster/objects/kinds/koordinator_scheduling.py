@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Annotated, Literal
 
 import msgspec
@@ -11,7 +12,7 @@ from muster.objects.conditions import Condition, ConditionStatus
 from muster.objects.kinds.base import AGE, Object, default, one_of
 from muster.objects.kinds.nodes import Taint
 from muster.objects.kinds.references import ObjectReference
-from muster.objects.kinds.shapes import PHASE, Count, Duration, Foreign, Kept
+from muster.objects.kinds.shapes import PHASE, Count, Duration, Foreign, Kept, custom_resource
 from muster.objects.resources import Column, Resource
 from muster.objects.selectors import LabelSelector
 from muster.objects.time import Timestamp
@@ -312,33 +313,7 @@ class ClusterNetworkTopology(Object, kw_only=True):
     status: ClusterNetworkTopologyStatus = field(default_factory=ClusterNetworkTopologyStatus)
 
 
-def _resource(
-    view: type[Object],
-    plural: str,
-    *,
-    namespaced: bool = False,
-    has_status: bool = True,
-    short_names: tuple[str, ...] = (),
-    columns: tuple[Column, ...] = (),
-) -> Resource:
-    kind = view.__name__
-    return Resource(
-        group="scheduling.koordinator.sh",
-        version="v1alpha1",
-        kind=kind,
-        plural=plural,
-        singular=kind.lower(),
-        list_kind=f"{kind}List",
-        namespaced=namespaced,
-        short_names=short_names,
-        categories=("koordinator",),
-        subresources=frozenset({"status"} if has_status else ()),
-        columns=columns,
-        view=view,
-        is_custom=True,
-    )
-
-
+_resource = functools.partial(custom_resource, group="scheduling.koordinator.sh", categories=("koordinator",), namespaced=False)
 _NODE = Column(name="Node", path=".status.nodeName")
 _TTL = Column(name="TTL", path=".spec.ttl")
 

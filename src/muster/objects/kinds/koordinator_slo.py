@@ -6,13 +6,14 @@ the agent's default says", which is not the same as 0.
 
 from __future__ import annotations
 
+import functools
 from typing import Annotated, Literal
 
 from msgspec import field
 
 from muster.objects.kinds.base import Object, between, default, one_of
 from muster.objects.kinds.koordinator_scheduling import DeviceInfo
-from muster.objects.kinds.shapes import Duration, Foreign, Kept, Percent
+from muster.objects.kinds.shapes import Duration, Foreign, Kept, Percent, custom_resource
 from muster.objects.resources import Resource
 from muster.objects.selectors import LabelSelector
 from muster.objects.time import Timestamp
@@ -323,25 +324,10 @@ class ClusterColocationProfile(Object):
     status: ClusterColocationProfileStatus = field(default_factory=ClusterColocationProfileStatus)
 
 
-def _resource(view: type[Object], group: str, plural: str) -> Resource:
-    kind = view.__name__
-    return Resource(
-        group=group,
-        version="v1alpha1",
-        kind=kind,
-        plural=plural,
-        singular=kind.lower(),
-        list_kind=f"{kind}List",
-        namespaced=False,
-        categories=("koordinator",),
-        subresources=frozenset({"status"}),
-        view=view,
-        is_custom=True,
-    )
-
+_resource = functools.partial(custom_resource, categories=("koordinator",), namespaced=False)
 
 RESOURCES: tuple[Resource, ...] = (
-    _resource(NodeMetric, "slo.koordinator.sh", "nodemetrics"),
-    _resource(NodeSLO, "slo.koordinator.sh", "nodeslos"),
-    _resource(ClusterColocationProfile, "config.koordinator.sh", "clustercolocationprofiles"),
+    _resource(NodeMetric, "nodemetrics", group="slo.koordinator.sh"),
+    _resource(NodeSLO, "nodeslos", group="slo.koordinator.sh"),
+    _resource(ClusterColocationProfile, "clustercolocationprofiles", group="config.koordinator.sh"),
 )

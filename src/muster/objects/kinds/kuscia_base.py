@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Annotated, Literal
 
 from msgspec import field
 
-from muster.objects.kinds.base import Object, between, one_of
-from muster.objects.kinds.shapes import Foreign, Seconds
-from muster.objects.resources import Column, Resource
+from muster.objects.kinds.base import between, one_of
+from muster.objects.kinds.shapes import Foreign, Seconds, custom_resource
 from muster.objects.view import keyed
 
 GROUP = "kuscia.secretflow"
-VERSION = "v1alpha1"
 
 TaskPhase = Literal["", "Pending", "Running", "Succeeded", "Failed"]
 InterConnProtocol = Annotated[str, one_of("", "kuscia", "bfia")]
@@ -39,29 +38,5 @@ class ScheduleConfig(Foreign):
     retry_interval_seconds: Annotated[Seconds, "Pause before reserving again."] = 0
 
 
-def kuscia_resource(
-    view: type[Object],
-    plural: str,
-    *,
-    short_names: tuple[str, ...] = (),
-    has_status: bool = False,
-    namespaced: bool = True,
-    columns: tuple[Column, ...] = (),
-) -> Resource:
-    """A kind of Kuscia's group, named after its view."""
-    kind = view.__name__
-    return Resource(
-        group=GROUP,
-        version=VERSION,
-        kind=kind,
-        plural=plural,
-        singular=kind.lower(),
-        list_kind=f"{kind}List",
-        namespaced=namespaced,
-        short_names=short_names,
-        categories=("kuscia",),
-        subresources=frozenset({"status"} if has_status else ()),
-        columns=columns,
-        view=view,
-        is_custom=True,
-    )
+kuscia_resource = functools.partial(custom_resource, group=GROUP, categories=("kuscia",), has_status=False)
+"""A kind of Kuscia's group, named after its view."""

@@ -5,19 +5,17 @@ Unlike the kinds of other projects these keep no unknown field: a misspelled one
 
 from __future__ import annotations
 
+import functools
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import field
 
-from muster.objects.kinds.base import Object
-from muster.objects.kinds.shapes import Amount, Amounts, Percent
-from muster.objects.resources import Column, Resource
+from muster.objects.kinds.shapes import Amount, Amounts, Percent, custom_resource
 from muster.objects.time import Timestamp
 from muster.objects.view import View
 
 GROUP = "muster.dev"
-VERSION = "v1alpha1"
 
 Level = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 """Standing of a user or group; what it counts for is the policy's formula's business."""
@@ -87,28 +85,5 @@ class Usage(View):
     spent: float = 0
 
 
-def muster_resource(
-    view: type[Object],
-    plural: str,
-    *,
-    short_names: tuple[str, ...] = (),
-    namespaced: bool = False,
-    columns: tuple[Column, ...] = (),
-) -> Resource:
-    """A kind of Muster's group, named after its view; every one has a status."""
-    kind = view.__name__
-    return Resource(
-        group=GROUP,
-        version=VERSION,
-        kind=kind,
-        plural=plural,
-        singular=kind.lower(),
-        list_kind=f"{kind}List",
-        namespaced=namespaced,
-        short_names=short_names,
-        categories=("muster",),
-        subresources=frozenset({"status"}),
-        columns=columns,
-        view=view,
-        is_custom=True,
-    )
+muster_resource = functools.partial(custom_resource, group=GROUP, categories=("muster",), namespaced=False)
+"""A kind of Muster's group, named after its view; every one has a status."""

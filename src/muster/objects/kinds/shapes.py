@@ -13,8 +13,8 @@ import msgspec
 from msgspec import field
 
 from muster.objects.conditions import ConditionStatus
-from muster.objects.kinds.base import between
-from muster.objects.resources import Column
+from muster.objects.kinds.base import Object, between
+from muster.objects.resources import Column, Resource
 from muster.objects.time import Timestamp
 from muster.objects.view import KEEP_UNKNOWN, View
 
@@ -78,3 +78,33 @@ START_TIME = Column(name="StartTime", path=".status.startTime", type="date")
 COMPLETION_TIME = Column(name="CompletionTime", path=".status.completionTime", type="date")
 LAST_RECONCILE_TIME = Column(name="LastReconcileTime", path=".status.lastReconcileTime", type="date")
 LAST_TRANSITION_TIME = Column(name="LastTransitionTime", path=".status.lastTransitionTime", type="date")
+
+
+def custom_resource(
+    view: type[Object],
+    plural: str,
+    *,
+    group: str,
+    categories: tuple[str, ...] = (),
+    short_names: tuple[str, ...] = (),
+    has_status: bool = True,
+    namespaced: bool = True,
+    columns: tuple[Column, ...] = (),
+) -> Resource:
+    """A kind that is shipped as a CRD, `v1alpha1` of its group, named after its view."""
+    kind = view.__name__
+    return Resource(
+        group=group,
+        version="v1alpha1",
+        kind=kind,
+        plural=plural,
+        singular=kind.lower(),
+        list_kind=f"{kind}List",
+        namespaced=namespaced,
+        short_names=short_names,
+        categories=categories,
+        subresources=frozenset({"status"} if has_status else ()),
+        columns=columns,
+        view=view,
+        is_custom=True,
+    )

@@ -5,12 +5,13 @@ Their status is a plain field, not a subresource; Koordinator's own clients writ
 
 from __future__ import annotations
 
+import functools
 from typing import Annotated, Literal
 
 from msgspec import field
 
 from muster.objects.kinds.base import AGE, Object
-from muster.objects.kinds.shapes import PHASE, Foreign
+from muster.objects.kinds.shapes import PHASE, Foreign, custom_resource
 from muster.objects.resources import Column, Resource
 from muster.objects.selectors import LabelSelector
 from muster.objects.time import Timestamp
@@ -82,16 +83,12 @@ class ElasticQuotaProfile(Object, kw_only=True):
     status: ElasticQuotaProfileStatus = field(default_factory=ElasticQuotaProfileStatus)
 
 
-_GROUP, _VERSION = "scheduling.sigs.k8s.io", "v1alpha1"
+_resource = functools.partial(custom_resource, group="scheduling.sigs.k8s.io", has_status=False)
 
 RESOURCES: tuple[Resource, ...] = (
-    Resource(
-        group=_GROUP,
-        version=_VERSION,
-        kind="PodGroup",
-        plural="podgroups",
-        singular="podgroup",
-        list_kind="PodGroupList",
+    _resource(
+        PodGroup,
+        "podgroups",
         short_names=("pg", "pgs"),
         columns=(
             PHASE,
@@ -101,35 +98,18 @@ RESOURCES: tuple[Resource, ...] = (
             Column(name="Failed", path=".status.failed", type="integer"),
             AGE,
         ),
-        view=PodGroup,
-        is_custom=True,
     ),
-    Resource(
-        group=_GROUP,
-        version=_VERSION,
-        kind="ElasticQuota",
-        plural="elasticquotas",
-        singular="elasticquota",
-        list_kind="ElasticQuotaList",
+    _resource(
+        ElasticQuota,
+        "elasticquotas",
         short_names=("eq", "eqs"),
-        columns=(
-            Column(name="Used", path=".status.used"),
-            Column(name="Max", path=".spec.max"),
-            AGE,
-        ),
-        view=ElasticQuota,
-        is_custom=True,
+        columns=(Column(name="Used", path=".status.used"), Column(name="Max", path=".spec.max"), AGE),
     ),
-    Resource(
+    _resource(
+        ElasticQuotaProfile,
+        "elasticquotaprofiles",
         group="quota.koordinator.sh",
-        version=_VERSION,
-        kind="ElasticQuotaProfile",
-        plural="elasticquotaprofiles",
-        singular="elasticquotaprofile",
-        list_kind="ElasticQuotaProfileList",
         short_names=("eqp",),
         categories=("koordinator",),
-        view=ElasticQuotaProfile,
-        is_custom=True,
     ),
 )

@@ -1,11 +1,11 @@
-"""Sources of storage that pods and PersistentVolumes describe alike. Pure."""
+"""Sources of storage that pods and PersistentVolumes describe alike, whole or but for the Secret they name. Pure."""
 
 # ruff: noqa: RUF012 - msgspec gives each object an empty container of its own
 from __future__ import annotations
 
 from typing import Annotated
 
-from muster.objects.kinds.base import Native, Strings, between, default, one_of
+from muster.objects.kinds.base import Native, Strings, Texts, between, default, one_of
 
 
 class HostPathVolumeSource(Native):
@@ -107,3 +107,81 @@ class FlockerVolumeSource(Native):
 
     dataset_name: Annotated[str, "Its name."] = ""
     dataset_uuid: Annotated[str, "Its UUID."] = ""
+
+
+# The bases below have what a pod and a PersistentVolume say alike; the two differ in how they name a Secret: a pod's is in its
+# own namespace, a PersistentVolume has none and names one.
+
+
+class AzureFileSource(Native):
+    secret_name: Annotated[str, "Secret with the account and its key."]
+    share_name: Annotated[str, "The share."]
+    read_only: Annotated[bool, "Mount it read-only."] = False
+
+
+class CephFSSource(Native):
+    monitors: Annotated[Strings, "Addresses of its monitors."]
+    path: Annotated[str, "Directory to mount as the root."] = ""
+    user: Annotated[str, "Ceph user."] = ""
+    secret_file: Annotated[str, "Key ring on the node."] = ""
+    read_only: Annotated[bool, "Mount it read-only."] = False
+
+
+class CinderSource(Native):
+    volume_id: Annotated[str, "Its id in Cinder."]
+    fs_type: Annotated[str, "Its file system."] = ""
+    read_only: Annotated[bool, "Mount it read-only."] = False
+
+
+class FlexSource(Native):
+    driver: Annotated[str, "The driver."]
+    fs_type: Annotated[str, "Its file system."] = ""
+    read_only: Annotated[bool, "Mount it read-only."] = False
+    options: Annotated[Texts, "Settings for the driver."] = {}
+
+
+class GlusterfsSource(Native):
+    endpoints: Annotated[str, "Endpoints object that lists the servers."]
+    path: Annotated[str, "The volume's name."]
+    read_only: Annotated[bool, "Mount it read-only."] = False
+
+
+class ISCSISource(Native):
+    target_portal: Annotated[str, "Address of the target."]
+    iqn: Annotated[str, "Name of the target."]
+    lun: Annotated[int, between(), "Number of the unit."]
+    iscsi_interface: Annotated[str, "Interface to use."] = "default"
+    fs_type: Annotated[str, "Its file system."] = ""
+    read_only: Annotated[bool, "Mount it read-only."] = False
+    portals: Annotated[Strings, "Further addresses of the target."] = []
+    chap_auth_discovery: Annotated[bool, "Authenticate discovery with CHAP."] = False
+    chap_auth_session: Annotated[bool, "Authenticate the session with CHAP."] = False
+    initiator_name: Annotated[str | None, "Name of this side."] = None
+
+
+class RBDSource(Native):
+    monitors: Annotated[Strings, "Addresses of the monitors."]
+    image: Annotated[str, "The image."]
+    fs_type: Annotated[str, "Its file system."] = ""
+    pool: Annotated[str, "Its pool."] = "rbd"
+    user: Annotated[str, "Ceph user."] = "admin"
+    keyring: Annotated[str, "Key ring on the node."] = "/etc/ceph/keyring"
+    read_only: Annotated[bool, "Mount it read-only."] = False
+
+
+class ScaleIOSource(Native):
+    gateway: Annotated[str, "Address of the API gateway."]
+    system: Annotated[str, "The storage system."]
+    ssl_enabled: Annotated[bool, "Speak TLS to the gateway."] = False
+    protection_domain: Annotated[str, "Protection domain."] = ""
+    storage_pool: Annotated[str, "Pool in the domain."] = ""
+    storage_mode: Annotated[str, one_of("ThickProvisioned", "ThinProvisioned"), "How space is taken."] = "ThinProvisioned"
+    volume_name: Annotated[str, "An existing volume."] = ""
+    fs_type: Annotated[str, "Its file system."] = "xfs"
+    read_only: Annotated[bool, "Mount it read-only."] = False
+
+
+class StorageOSSource(Native):
+    volume_name: Annotated[str, "The volume."] = ""
+    fs_type: Annotated[str, "Its file system."] = ""
+    read_only: Annotated[bool, "Mount it read-only."] = False

@@ -5,21 +5,30 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from muster.objects.kinds.base import Mode, Native, PullPolicy, Selector, Strings, Texts, between, one_of
+from muster.objects.kinds.base import Mode, Native, PullPolicy, Selector, Texts, between
 from muster.objects.kinds.claims import PersistentVolumeClaimTemplate
 from muster.objects.kinds.containers import ObjectFieldSelector, ResourceFieldSelector
 from muster.objects.kinds.references import LocalObjectReference
 from muster.objects.kinds.volume_sources import (
     AWSElasticBlockStoreVolumeSource,
     AzureDiskVolumeSource,
+    AzureFileSource,
+    CephFSSource,
+    CinderSource,
     FCVolumeSource,
+    FlexSource,
     FlockerVolumeSource,
     GCEPersistentDiskVolumeSource,
+    GlusterfsSource,
     HostPathVolumeSource,
+    ISCSISource,
     NFSVolumeSource,
     PhotonPersistentDiskVolumeSource,
     PortworxVolumeSource,
     QuobyteVolumeSource,
+    RBDSource,
+    ScaleIOSource,
+    StorageOSSource,
     VsphereVirtualDiskVolumeSource,
 )
 from muster.objects.view import ATOMIC, QuantityValue
@@ -194,103 +203,54 @@ class GitRepoVolumeSource(Native):
     directory: Annotated[str, "Directory in the volume."] = ""
 
 
-class AzureFileVolumeSource(Native):
+class AzureFileVolumeSource(AzureFileSource):
     """An Azure file share."""
 
-    secret_name: Annotated[str, "Secret with the account and its key."]
-    share_name: Annotated[str, "The share."]
-    read_only: Annotated[bool, "Mount it read-only."] = False
 
-
-class CephFSVolumeSource(Native):
+class CephFSVolumeSource(CephFSSource):
     """A Ceph file system."""
 
-    monitors: Annotated[Strings, "Addresses of its monitors."]
-    path: Annotated[str, "Directory to mount as the root."] = ""
-    user: Annotated[str, "Ceph user."] = ""
-    secret_file: Annotated[str, "Key ring on the node."] = ""
     secret_ref: Annotated[LocalObjectReference | None, "Secret with the key, instead of the file."] = None
-    read_only: Annotated[bool, "Mount it read-only."] = False
 
 
-class CinderVolumeSource(Native):
+class CinderVolumeSource(CinderSource):
     """An OpenStack block volume."""
 
-    volume_id: Annotated[str, "Its id in Cinder."]
-    fs_type: Annotated[str, "Its file system."] = ""
-    read_only: Annotated[bool, "Mount it read-only."] = False
     secret_ref: Annotated[LocalObjectReference | None, "Secret with the parameters to connect."] = None
 
 
-class FlexVolumeSource(Native):
+class FlexVolumeSource(FlexSource):
     """A volume of a FlexVolume driver."""
 
-    driver: Annotated[str, "The driver."]
-    fs_type: Annotated[str, "Its file system."] = ""
     secret_ref: Annotated[LocalObjectReference | None, "Secret for the driver."] = None
-    read_only: Annotated[bool, "Mount it read-only."] = False
-    options: Annotated[Texts, "Settings for the driver."] = {}
 
 
-class GlusterfsVolumeSource(Native):
+class GlusterfsVolumeSource(GlusterfsSource):
     """A Gluster volume."""
 
-    endpoints: Annotated[str, "Endpoints object that lists the servers."]
-    path: Annotated[str, "The volume's name."]
-    read_only: Annotated[bool, "Mount it read-only."] = False
 
-
-class ISCSIVolumeSource(Native):
+class ISCSIVolumeSource(ISCSISource):
     """An iSCSI disk."""
 
-    target_portal: Annotated[str, "Address of the target."]
-    iqn: Annotated[str, "Name of the target."]
-    lun: Annotated[int, between(), "Number of the unit."]
-    iscsi_interface: Annotated[str, "Interface to use."] = "default"
-    fs_type: Annotated[str, "Its file system."] = ""
-    read_only: Annotated[bool, "Mount it read-only."] = False
-    portals: Annotated[Strings, "Further addresses of the target."] = []
-    chap_auth_discovery: Annotated[bool, "Authenticate discovery with CHAP."] = False
-    chap_auth_session: Annotated[bool, "Authenticate the session with CHAP."] = False
     secret_ref: Annotated[LocalObjectReference | None, "Secret for CHAP."] = None
-    initiator_name: Annotated[str | None, "Name of this side."] = None
 
 
-class RBDVolumeSource(Native):
+class RBDVolumeSource(RBDSource):
     """A Ceph block device."""
 
-    monitors: Annotated[Strings, "Addresses of the monitors."]
-    image: Annotated[str, "The image."]
-    fs_type: Annotated[str, "Its file system."] = ""
-    pool: Annotated[str, "Its pool."] = "rbd"
-    user: Annotated[str, "Ceph user."] = "admin"
-    keyring: Annotated[str, "Key ring on the node."] = "/etc/ceph/keyring"
     secret_ref: Annotated[LocalObjectReference | None, "Secret with the key, instead of the key ring."] = None
-    read_only: Annotated[bool, "Mount it read-only."] = False
 
 
-class ScaleIOVolumeSource(Native):
+class ScaleIOVolumeSource(ScaleIOSource, kw_only=True):
     """A ScaleIO volume."""
 
-    gateway: Annotated[str, "Address of the API gateway."]
-    system: Annotated[str, "The storage system."]
     secret_ref: Annotated[LocalObjectReference, "Secret with user and password."]
-    ssl_enabled: Annotated[bool, "Speak TLS to the gateway."] = False
-    protection_domain: Annotated[str, "Protection domain."] = ""
-    storage_pool: Annotated[str, "Pool in the domain."] = ""
-    storage_mode: Annotated[str, one_of("ThickProvisioned", "ThinProvisioned"), "How space is taken."] = "ThinProvisioned"
-    volume_name: Annotated[str, "An existing volume."] = ""
-    fs_type: Annotated[str, "Its file system."] = "xfs"
-    read_only: Annotated[bool, "Mount it read-only."] = False
 
 
-class StorageOSVolumeSource(Native):
+class StorageOSVolumeSource(StorageOSSource):
     """A StorageOS volume."""
 
-    volume_name: Annotated[str, "The volume."] = ""
     volume_namespace: Annotated[str, "Its namespace there; the pod's when empty."] = ""
-    fs_type: Annotated[str, "Its file system."] = ""
-    read_only: Annotated[bool, "Mount it read-only."] = False
     secret_ref: Annotated[LocalObjectReference | None, "Secret with the credentials."] = None
 
 

@@ -6,52 +6,50 @@ from __future__ import annotations
 from typing import Annotated
 
 from muster.objects.kinds.affinity import NodeSelector
-from muster.objects.kinds.base import GRANULAR, Native, NativeObject, Strings, Texts, between, one_of
+from muster.objects.kinds.base import GRANULAR, Native, NativeObject, Strings, Texts, one_of
 from muster.objects.kinds.claims import AccessModes
 from muster.objects.kinds.references import ObjectReference, SecretReference
 from muster.objects.kinds.volume_sources import (
     AWSElasticBlockStoreVolumeSource,
     AzureDiskVolumeSource,
+    AzureFileSource,
+    CephFSSource,
+    CinderSource,
     FCVolumeSource,
+    FlexSource,
     FlockerVolumeSource,
     GCEPersistentDiskVolumeSource,
+    GlusterfsSource,
     HostPathVolumeSource,
+    ISCSISource,
     NFSVolumeSource,
     PhotonPersistentDiskVolumeSource,
     PortworxVolumeSource,
     QuobyteVolumeSource,
+    RBDSource,
+    ScaleIOSource,
+    StorageOSSource,
     VsphereVirtualDiskVolumeSource,
 )
 from muster.objects.time import Timestamp
 from muster.objects.view import Quantities
 
 
-class AzureFilePersistentVolumeSource(Native):
+class AzureFilePersistentVolumeSource(AzureFileSource):
     """An Azure file share."""
 
-    secret_name: Annotated[str, "Secret with the account and its key."]
-    share_name: Annotated[str, "The share."]
     secret_namespace: Annotated[str | None, "The Secret's namespace; the claim's when absent."] = None
-    read_only: Annotated[bool, "Mount it read-only."] = False
 
 
-class CephFSPersistentVolumeSource(Native):
+class CephFSPersistentVolumeSource(CephFSSource):
     """A Ceph file system."""
 
-    monitors: Annotated[Strings, "Addresses of its monitors."]
-    path: Annotated[str, "Directory to mount as the root."] = ""
-    user: Annotated[str, "Ceph user."] = ""
-    secret_file: Annotated[str, "Key ring on the node."] = ""
     secret_ref: Annotated[SecretReference | None, "Secret with the key, instead of the file."] = None
-    read_only: Annotated[bool, "Mount it read-only."] = False
 
 
-class CinderPersistentVolumeSource(Native):
+class CinderPersistentVolumeSource(CinderSource):
     """An OpenStack block volume."""
 
-    volume_id: Annotated[str, "Its id in Cinder."]
-    fs_type: Annotated[str, "Its file system."] = ""
-    read_only: Annotated[bool, "Mount it read-only."] = False
     secret_ref: Annotated[SecretReference | None, "Secret with the parameters to connect."] = None
 
 
@@ -70,39 +68,22 @@ class CSIPersistentVolumeSource(Native):
     node_expand_secret_ref: Annotated[SecretReference | None, "Secret for growing on the node."] = None
 
 
-class FlexPersistentVolumeSource(Native):
+class FlexPersistentVolumeSource(FlexSource):
     """A volume of a FlexVolume driver."""
 
-    driver: Annotated[str, "The driver."]
-    fs_type: Annotated[str, "Its file system."] = ""
     secret_ref: Annotated[SecretReference | None, "Secret for the driver."] = None
-    read_only: Annotated[bool, "Mount it read-only."] = False
-    options: Annotated[Texts, "Settings for the driver."] = {}
 
 
-class GlusterfsPersistentVolumeSource(Native):
+class GlusterfsPersistentVolumeSource(GlusterfsSource):
     """A Gluster volume."""
 
-    endpoints: Annotated[str, "Endpoints object that lists the servers."]
-    path: Annotated[str, "The volume's name."]
-    read_only: Annotated[bool, "Mount it read-only."] = False
     endpoints_namespace: Annotated[str | None, "Namespace of the endpoints; the claim's when absent."] = None
 
 
-class ISCSIPersistentVolumeSource(Native):
+class ISCSIPersistentVolumeSource(ISCSISource):
     """An iSCSI disk."""
 
-    target_portal: Annotated[str, "Address of the target."]
-    iqn: Annotated[str, "Name of the target."]
-    lun: Annotated[int, between(), "Number of the unit."]
-    iscsi_interface: Annotated[str, "Interface to use."] = "default"
-    fs_type: Annotated[str, "Its file system."] = ""
-    read_only: Annotated[bool, "Mount it read-only."] = False
-    portals: Annotated[Strings, "Further addresses of the target."] = []
-    chap_auth_discovery: Annotated[bool, "Authenticate discovery with CHAP."] = False
-    chap_auth_session: Annotated[bool, "Authenticate the session with CHAP."] = False
     secret_ref: Annotated[SecretReference | None, "Secret for CHAP."] = None
-    initiator_name: Annotated[str | None, "Name of this side."] = None
 
 
 class LocalVolumeSource(Native):
@@ -112,41 +93,22 @@ class LocalVolumeSource(Native):
     fs_type: Annotated[str | None, "Its file system, for a device."] = None
 
 
-class RBDPersistentVolumeSource(Native):
+class RBDPersistentVolumeSource(RBDSource):
     """A Ceph block device."""
 
-    monitors: Annotated[Strings, "Addresses of the monitors."]
-    image: Annotated[str, "The image."]
-    fs_type: Annotated[str, "Its file system."] = ""
-    pool: Annotated[str, "Its pool."] = "rbd"
-    user: Annotated[str, "Ceph user."] = "admin"
-    keyring: Annotated[str, "Key ring on the node."] = "/etc/ceph/keyring"
     secret_ref: Annotated[SecretReference | None, "Secret with the key, instead of the key ring."] = None
-    read_only: Annotated[bool, "Mount it read-only."] = False
 
 
-class ScaleIOPersistentVolumeSource(Native):
+class ScaleIOPersistentVolumeSource(ScaleIOSource, kw_only=True):
     """A ScaleIO volume."""
 
-    gateway: Annotated[str, "Address of the API gateway."]
-    system: Annotated[str, "The storage system."]
     secret_ref: Annotated[SecretReference, "Secret with user and password."]
-    ssl_enabled: Annotated[bool, "Speak TLS to the gateway."] = False
-    protection_domain: Annotated[str, "Protection domain."] = ""
-    storage_pool: Annotated[str, "Pool in the domain."] = ""
-    storage_mode: Annotated[str, one_of("ThickProvisioned", "ThinProvisioned"), "How space is taken."] = "ThinProvisioned"
-    volume_name: Annotated[str, "An existing volume."] = ""
-    fs_type: Annotated[str, "Its file system."] = "xfs"
-    read_only: Annotated[bool, "Mount it read-only."] = False
 
 
-class StorageOSPersistentVolumeSource(Native):
+class StorageOSPersistentVolumeSource(StorageOSSource):
     """A StorageOS volume."""
 
-    volume_name: Annotated[str, "The volume."] = ""
     volume_namespace: Annotated[str, "Its namespace there; the claim's when empty."] = ""
-    fs_type: Annotated[str, "Its file system."] = ""
-    read_only: Annotated[bool, "Mount it read-only."] = False
     secret_ref: Annotated[ObjectReference | None, "Secret with the credentials."] = None
 
 

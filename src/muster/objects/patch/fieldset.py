@@ -32,11 +32,13 @@ SELF: Final = "."
 
 _KNOWN_MAX: Final = 512
 _KNOWN_TEXT_MAX: Final = 8192
+"""How many texts of sets are remembered, and up to which length."""
 
 
 def parse_fields(raw: Any) -> Fields:
-    """A set that came from outside, checked, in canonical form and in order: `raw` itself if it is. ValueError says what is
-    wrong.
+    """A set that came from outside, checked, in canonical form and in order: `raw` itself if it is all that already.
+
+    ValueError says what is wrong.
     """
     if not isinstance(raw, dict):
         raise ValueError(f"fieldsV1 must be an object, not {type(raw).__name__}")
@@ -51,8 +53,9 @@ def parse_fields(raw: Any) -> Fields:
 
 @functools.lru_cache(maxsize=_KNOWN_MAX)
 def _is_canonical(text: bytes) -> bool:
-    """Whether the set with this text is in canonical form and in order. Sets come again and again: every write reads those of
-    its object, and objects that were made alike have the same. ValueError when it is none.
+    """Whether the set with this text is in canonical form and in order. ValueError when it is none.
+
+    The same sets come again and again: every write reads those of its object, and objects that were made alike have equal ones.
     """
     fields = msgspec.json.decode(text)
     return _parse(fields, DEPTH_MAX + 5) is fields
@@ -72,7 +75,8 @@ def _parse(raw: Fields, depth_left: int) -> Fields:
             canonical = canonical_element(element)
             below = _parse(inner, depth_left - 1) if inner else inner
         out[canonical] = below
-        is_same = is_same and last < element == canonical and below is inner
+        if below is not inner or canonical != element or element <= last:
+            is_same = False
         last = element
     return raw if is_same else in_order(out)
 

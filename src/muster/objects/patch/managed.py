@@ -5,7 +5,7 @@ now leaves out is removed unless somebody else owns it; what another manager own
 forced. Any other write (create, update, patch) makes its manager the owner of what it changed, and takes that from the others.
 
 Pure: `now` is handed in. Arguments are never changed. `apply_server_side` shares nothing with them; `track_update`, which runs
-on every write, returns a new object with a new `metadata` around the parts of `new`.
+on every write, returns a new object with a new `metadata` around the parts of `new`; entries share parts with those of `old`.
 
 Invariants: applying the same again changes nothing, not even times; managers of disjoint fields never conflict; a manager that
 owns nothing has no entry; failures are ApiErrors and leave everything as it was.
@@ -59,7 +59,6 @@ _SYSTEM_FIELDS: Final = (
 )
 """Metadata that only the store sets; in an applied configuration they say nothing."""
 
-
 _UNOWNED: Final[Fields] = {
     "f:apiVersion": {},
     "f:kind": {},
@@ -103,6 +102,7 @@ def apply_server_side(  # noqa: PLR0917 - the order of a sentence: who applies w
     merged = merge(work.live, wanted, shape)
     if before is not None:
         dropped = expand_atomic(collapse_atomic(before.fields, shape), shape, work.live)
+        # In the common case all that was stated before is stated again, and nothing is to be removed.
         if dropped != owned:
             everyone = claimed
             for entry in others.values():

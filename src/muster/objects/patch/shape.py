@@ -52,7 +52,10 @@ METADATA: Final[dict[str, Any]] = {
 
 
 class Members(dict[str, tuple[str, "Shape"]]):
-    """By the name of an object's member: its path element (`f:name`), and its shape."""
+    """By the name of an object's member: its path element (`f:name`), and its shape.
+
+    A dict that fills itself, so that what was looked up before costs no call: walks do this for every value.
+    """
 
     __slots__ = ("_properties", "_rest", "_rest_schema")
 
@@ -84,7 +87,7 @@ class Members(dict[str, tuple[str, "Shape"]]):
 
 
 class Below(dict[str, "Shape"]):
-    """By a path element: the shape of what it leads to."""
+    """By a path element: the shape of what it leads to. Fills itself too, for the walks over sets of paths."""
 
     __slots__ = ("_shape",)
 
@@ -211,7 +214,7 @@ def _shape(schema: Any) -> Shape:
     return Shape(schema) if isinstance(schema, dict) else ANY
 
 
-_ROOTS_MAX: Final = 1024
+_ROOTS_MAX: Final = 512
 _roots: Final[dict[int, tuple[Schema, Shape]]] = {}
 """By `id` of the schema. The schema is kept with its shape, so that no other can get the same id."""
 

@@ -9,6 +9,7 @@ Pure; arguments are not changed, and results may share parts with them. Callers 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from muster.objects.patch.common import ABSENT, is_same_json, json_equal, too_deep
@@ -46,12 +47,11 @@ def _specified(value: Any, shape: Shape, where: str | None) -> Fields:
             out[element] = {SELF: {}, **below} if below and not members.is_named(key) else below
         return in_order(out)
     elements = (shape.keyed(value) or {}) if where is None else shape.keyed_strictly(value, where)
-    inner = shape.items
     for element, item in elements.items():
-        if isinstance(item, dict) and not inner.is_atomic_map:
-            out[element] = {SELF: {}, **_specified(item, inner, None if where is None else f"{where}[{element[2:]}]")}
-        else:
-            out[element] = {}
+        below = {}
+        if isinstance(item, dict) and not shape.items.is_atomic_map:
+            below = _specified(item, shape.items, None if where is None else f"{where}[{element[2:]}]")
+        out[element] = {SELF: {}, **below} if below else below
     return in_order(out)
 
 
@@ -77,46 +77,35 @@ def _compare(old: Any, new: Any, shape: Shape) -> Nodes:
         return (None if new is None else _all_below(new, shape)), None
     if new is ABSENT:
         return None, _all_below(old, shape)
+    # Most of an object stays as it was. Whole parts of it are passed over at the speed of `==`, and only the rest is walked.
     if isinstance(old, (dict, list)) and is_same_json(old, new):
         return _NOTHING
     if type(old) is dict and type(new) is dict and not shape.is_atomic_map:
-        return _compare_members(old, new, shape)
+        return _compare_each(old, new, shape.members.__getitem__)
     old_parts, new_parts = shape.parts(old), shape.parts(new)
     if not old_parts and not new_parts:
         return _compare_leaves(old, new)
-    written, removed = _compare_parts(old_parts or {}, new_parts or {}, shape)
+    written, removed = _compare_each(old_parts or {}, new_parts or {}, lambda element: (element, shape.below[element]))
     # What is of another type now, or is no longer merged part by part, was written itself.
     is_written = type(old) is not type(new) or old_parts is None or new_parts is None
-    return node_of(written, is_written), node_of(removed, False)
+    return node_of(written or {}, is_written), removed
 
 
-def _compare_members(old: dict[str, Any], new: dict[str, Any], shape: Shape) -> Nodes:
-    """The part of every update that looks at each member, so it turns to the shape only for those that differ."""
+def _compare_each(old: dict[str, Any], new: dict[str, Any], place: Callable[[str], tuple[str, Shape]]) -> Nodes:
+    """The members of two objects, or the items of two lists by path element. `place` gives the path element and the shape."""
     written: Fields = {}
     removed: Fields = {}
     for key in sorted(old.keys() | new.keys()):
         before, after = old.get(key, ABSENT), new.get(key, ABSENT)
         if before is after or (type(before) is str and before == after):
             continue
-        element, inner = shape.members[key]
+        element, inner = place(key)
         came, went = _compare(before, after, inner)
         if came is not None:
             written[element] = came
         if went is not None:
             removed[element] = went
     return written or None, removed or None
-
-
-def _compare_parts(old: dict[str, Any], new: dict[str, Any], shape: Shape) -> tuple[Fields, Fields]:
-    written: Fields = {}
-    removed: Fields = {}
-    for element in sorted(old.keys() | new.keys()):
-        came, went = _compare(old.get(element, ABSENT), new.get(element, ABSENT), shape.below[element])
-        if came is not None:
-            written[element] = came
-        if went is not None:
-            removed[element] = went
-    return written, removed
 
 
 def _compare_leaves(old: Any, new: Any) -> Nodes:
