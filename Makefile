@@ -1,7 +1,7 @@
 # The commands of this project. Each does its own set-up; a second run installs and builds nothing.
 SHELL := /bin/bash
 BIN := .venv/bin
-PYTEST := $(BIN)/pytest -q -p no:cacheprovider
+PYTEST := $(BIN)/pytest -q 
 # Tests that share one Kubernetes stay together on one of the two workers (see tests/conftest.py).
 PARALLEL := -n 2 --dist loadgroup
 

@@ -19,6 +19,7 @@ import pytest
 
 from muster.bench.kubernetes import ControlPlane
 from muster.cli.errors import ExitCode
+from muster.objects import yaml_text
 from muster.objects.catalog import CATALOG
 from tests.cli.conftest import Result, Run
 from tests.cli.support import environment, muster
@@ -143,7 +144,7 @@ def service_account_kubeconfig(kubernetes: ControlPlane, path: Path) -> Path:
         "muster-system",
     ]
     token = subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT_S).stdout.strip()
-    config = json.loads(kubernetes.kubeconfig_path.read_text())
+    config = yaml_text.load(kubernetes.kubeconfig_path.read_text())
     config["users"][0]["user"] = {"token": token}
     path.write_text(json.dumps(config))
     path.chmod(0o600)

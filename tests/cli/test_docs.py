@@ -84,6 +84,11 @@ def test_shared_options_exist() -> None:
     assert documented("Connection options") <= options_of(COMMANDS["muster get"])
 
 
+def test_options_before_the_command() -> None:
+    told = documented("Options of every command") | documented("Connection options") | {"--version"}
+    assert options_of(main.cli) == told - {"-h", "--help", "--request-timeout"}
+
+
 def test_exit_codes() -> None:
     rows = re.findall(r"^\| (\d+) \| (.+) \|$", SECTIONS["Exit codes"], re.MULTILINE)
     assert {int(code): text.replace("\\|", "|") for code, text in rows} == {int(c): c.meaning for c in ExitCode}

@@ -149,12 +149,12 @@ def test_a_namespace_and_a_kind_come_before_what_needs_them(muster: Run) -> None
 
 
 def test_get_agrees_with_kubectl(muster: Run, namespace: str, local: Up) -> None:
-    muster("apply", "-n", namespace, "-f", "-", stdin=f"{pod('b', ', labels: {x: y}')}---\n{pod('a')}---\n{config_map('c')}")
+    muster("apply", "-n", namespace, "-f", "-", stdin=f"{pod('b', ', labels: {x: z}')}---\n{pod('a')}---\n{config_map('c')}")
     for args in (
         ["pods"],
         ["pods", "-o", "wide"],
         ["pods", "--show-labels"],
-        ["pods", "-l", "x=y"],
+        ["pods", "-l", "x=z"],
         ["pods,cm"],
         ["pod", "a", "b"],
     ):
@@ -347,6 +347,27 @@ def test_a_closed_pipe_is_quiet(muster: Run, namespace: str, local: Up, tmp_path
         env=env, capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (ExitCode.PIPE_CLOSED, "")
+
+
+def test_options_before_the_command(run: Run, local: Up, tmp_path: Path) -> None:
+    before = run("--kubeconfig", str(local.kubeconfig), "-n", "kube-system", "get", "sa", "default", "-o", "json")
+    assert json.loads(before.out)["metadata"]["namespace"] == "kube-system"
+    nearer = run(
+        "--kubeconfig", "/nowhere", "-n", "x", "get", "sa", "default", f"--kubeconfig={local.kubeconfig}", "-n=default"
+    )
+    assert nearer.out.startswith("NAME")
+    assert run("--context", "nope", "get", "ns", f"--kubeconfig={local.kubeconfig}").code == ExitCode.UNREACHABLE
+    assert run("-n", "x", "install", "-o", "yaml").code == ExitCode.USAGE
+
+
+def test_api_resources(muster: Run) -> None:
+    table = muster("api-resources").out.splitlines()
+    assert table[0].split() == ["NAME", "SHORTNAMES", "APIVERSION", "NAMESPACED", "KIND"]
+    assert ["pods", "po", "v1", "true", "Pod"] in [line.split() for line in table]
+    assert "queues.muster.dev" in muster("api-resources", "-o", "name", "--api-group", "muster.dev").out.split()
+    kinds = {r["kind"]: r for r in json.loads(muster("api-resources", "-o", "json", "--api-group", "").out)}
+    assert kinds["Namespace"]["namespaced"] is False
+    assert "list" in kinds["Pod"]["verbs"]
 
 
 def test_the_local_server_is_found_without_any_configuration(run: Run, local: Up, monkeypatch: pytest.MonkeyPatch) -> None:

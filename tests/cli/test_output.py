@@ -1,14 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from muster.cli.output import (
     Layout,
     Table,
     TableColumn,
-    age_text,
     cell_text,
     qualified_name,
     simple_table,
@@ -83,32 +80,6 @@ def test_cells(value: object, text: str) -> None:
 def test_wide_characters_take_two_columns() -> None:
     assert width_of("任务") == 4
     assert simple_table(["A", "B"], [["任务", "x"], ["abcd", "y"]]).splitlines() == ["A      B", "任务   x", "abcd   y"]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (-5, "0s"),
-        (0, "0s"),
-        (119, "119s"),
-        (120, "2m"),
-        (125, "2m5s"),
-        (3600, "60m"),
-        (3 * 3600, "3h"),
-        (3 * 3600 + 1260, "3h21m"),
-        (30 * 3600, "30h"),
-        (50 * 3600, "2d2h"),
-        (40 * 86400, "40d"),
-        (800 * 86400, "2y"),
-    ],
-)
-def test_ages(seconds: float, text: str) -> None:
-    assert age_text(seconds) == text
-
-
-@given(st.integers(0, 10**9))
-def test_ages_are_short(seconds: int) -> None:
-    assert len(age_text(seconds)) <= 6
 
 
 def test_names_can_be_given_back() -> None:

@@ -156,7 +156,7 @@ BROKEN = [
         id="wrong mode",
     ),
     pytest.param("a: " + "[" * 100_000 + "]" * 100_000, ["line 1", "nested"], id="too deep"),
-    pytest.param("a: &a [" + "x, " * 9 + "]\nb: &b [" + "*a, " * 30 + "]", ["line 2", "aliases"], id="too many aliases"),
+    pytest.param("a: &a [" + "x, " * 999 + "]\nb: &b [" + "*a, " * 999 + "]", ["line 2", "aliases"], id="aliases blow up"),
     pytest.param("a: &a {b: *a}", ["contains it"], id="an alias of itself"),
     pytest.param("a: \x00", ["not YAML"], id="control character"),
 ]

@@ -12,9 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.hazmat.primitives import serialization
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from muster.bench.kubernetes import ControlPlane
 from muster.client import ApiClient, PatchType, SyncClient, WriteOptions
@@ -33,7 +32,9 @@ from muster.objects.status import (
     Unauthorized,
     UnsupportedMediaType,
 )
+from muster.objects.time import wall_clock
 from muster.objects.view import View
+from muster.server.certificates import Authority, Key, cert_pem, key_pem, new_key
 
 pytestmark = pytest.mark.kubernetes
 
@@ -84,24 +85,12 @@ class LeanPod(View):
 def client_certificate(plane: ControlPlane, user: str, group: str) -> tuple[bytes, bytes]:
     """A certificate of the cluster's own CA, as an admin would issue it."""
     ca_key = serialization.load_pem_private_key((plane.work_dir / "ca.key").read_bytes(), None)
-    assert isinstance(ca_key, rsa.RSAPrivateKey)
-    ca = x509.load_pem_x509_certificate(plane.ca_path.read_bytes())
-    key = ec.generate_private_key(ec.SECP256R1())
-    names = [x509.NameAttribute(NameOID.COMMON_NAME, user), x509.NameAttribute(NameOID.ORGANIZATION_NAME, group)]
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name(names))
-        .issuer_name(ca.subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(minutes=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
-        .sign(ca_key, hashes.SHA256())
-    )
-    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return made.public_bytes(serialization.Encoding.PEM), private
+    assert isinstance(ca_key, Key)
+    authority = Authority(x509.load_pem_x509_certificate(plane.ca_path.read_bytes()), ca_key)
+    key, hour = new_key(), datetime.timedelta(hours=1)
+    usage = ExtendedKeyUsageOID.CLIENT_AUTH
+    made = authority.issue(key, common_name=user, groups=[group], usage=usage, now=wall_clock(), lifetime=hour)
+    return cert_pem(made), key_pem(key)
 
 
 def connection(plane: ControlPlane, *, auth: Auth | None = None, **tls: Any) -> ClientConfig:

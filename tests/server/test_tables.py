@@ -12,7 +12,6 @@ from muster.objects.catalog import CATALOG
 from muster.objects.resources import Column, Resource
 from muster.objects.status import Raw
 from muster.objects.time import format_time
-from muster.server.cells import human_duration
 from muster.server.printers import PRINTERS
 from muster.server.tables import table
 
@@ -21,36 +20,6 @@ _NOW = 1_800_000_000.0
 
 def _ago(seconds: float) -> str:
     return format_time(_NOW - seconds)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (-5, "<invalid>"),
-        (-0.5, "0s"),
-        (0, "0s"),
-        (59, "59s"),
-        (119, "119s"),
-        (120, "2m"),
-        (125, "2m5s"),
-        (599, "9m59s"),
-        (600, "10m"),
-        (10_799, "179m"),
-        (10_800, "3h"),
-        (11_100, "3h5m"),
-        (8 * 3600, "8h"),
-        (47 * 3600, "47h"),
-        (48 * 3600, "2d"),
-        (50 * 3600, "2d2h"),
-        (8 * 86400, "8d"),
-        (729 * 86400, "729d"),
-        (730 * 86400, "2y"),
-        (740 * 86400, "2y10d"),
-        (3000 * 86400, "8y"),
-    ],
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert human_duration(seconds) == text
 
 
 def _row(group: str, kind: str, raw: Raw) -> dict[str, Any]:

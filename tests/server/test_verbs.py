@@ -53,12 +53,12 @@ def test_head_has_no_body(server: RunningServer, maps: str) -> None:
 
 
 def test_yaml_in_and_out(server: RunningServer, maps: str) -> None:
-    text = b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: y}\ndata:\n  when: '2020-01-01'\n"
+    text = b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: notes}\ndata:\n  when: '2020-01-01'\n"
     headers = {"content-type": "application/yaml", "accept": "application/yaml"}
     reply = server.request("POST", maps, text, headers=headers)
     assert reply.code == 201
     assert reply.headers["content-type"] == "application/yaml"
-    assert b"\ndata:\n  when: '2020-01-01'\n" in b"\n" + reply.body
+    assert b'\ndata:\n  when: "2020-01-01"\n' in b"\n" + reply.body
     assert b"items:\n" in server.request("GET", maps, headers={"accept": "application/yaml"}).body
     missing = server.request("GET", f"{maps}/nobody", headers={"accept": "application/yaml"})
     assert b"reason: NotFound\n" in missing.body

@@ -1,15 +1,14 @@
 """A real Kubernetes control plane on loopback: etcd, kube-apiserver and kube-controller-manager as child processes.
 
 Tests compare behaviour with it and benchmarks compare speed. The binaries come from `tools/kubernetes-assets` (which see).
-Blocking and single-threaded; nothing of Muster's own runs in here. Every child dies with this process, even when it is
-killed, because `setpriv --pdeathsig` asks the kernel for it.
+Blocking and single-threaded; nothing of Muster's own runs in here, it only makes the certificates and the kubeconfig. Every
+child dies with this process, even when it is killed, because `setpriv --pdeathsig` asks the kernel for it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
-import ipaddress
 import os
 import secrets
 import shutil
@@ -23,10 +22,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.hazmat.primitives import serialization
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from muster.client.files import replace_file
+from muster.client.kubeconfig_file import write_kubeconfig
+from muster.objects.time import wall_clock
+from muster.server.certificates import Authority, cert_pem, new_key, self_signed
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 20.0
@@ -126,16 +128,7 @@ class ControlPlane:
         self.stop()
 
     def write_kubeconfig(self, path: Path) -> None:
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "kubernetes",
-            "clusters": [{"name": "kubernetes", "cluster": {"server": self.url, "certificate-authority": str(self.ca_path)}}],
-            "users": [{"name": "admin", "user": {"token": self.admin_token}}],
-            "contexts": [{"name": "kubernetes", "context": {"cluster": "kubernetes", "user": "admin", "namespace": "default"}}],
-        }
-        path.write_bytes(msgspec.json.encode(config))
-        path.chmod(0o600)
+        write_kubeconfig(path, server=self.url, ca=self.ca_path, token=self.admin_token, name="kubernetes")
 
     def _start_etcd(self) -> None:
         client, peer = f"http://127.0.0.1:{self.etcd_port}", f"http://127.0.0.1:{self.etcd_peer_port}"
@@ -245,39 +238,20 @@ def _fetch(url: str, *, headers: dict[str, str] | None = None, context: ssl.SSLC
 
 def _write_certificates(work_dir: Path) -> None:
     """A CA and a server certificate for loopback, good for a day: this control plane does not live longer."""
-    now = datetime.datetime.now(datetime.UTC)
-
-    def certificate(
-        subject: str, key: rsa.RSAPrivateKey, issuer: str, issuer_key: rsa.RSAPrivateKey, *, ca: bool
-    ) -> x509.Certificate:
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)]))
-            .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(minutes=5))
-            .not_valid_after(now + datetime.timedelta(days=1))
-            .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
-        )
-        if not ca:
-            names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-            builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        else:
-            builder = builder.add_extension(
-                x509.KeyUsage(True, False, False, False, False, True, True, False, False), critical=True
-            )
-        return builder.sign(issuer_key, hashes.SHA256())
-
-    ca_key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    server_key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    for name, key, issuer_key, ca in (("ca", ca_key, ca_key, True), ("server", server_key, ca_key, False)):
-        made = certificate("muster-test-ca" if ca else "kube-apiserver", key, "muster-test-ca", issuer_key, ca=ca)
-        (work_dir / f"{name}.crt").write_bytes(made.public_bytes(serialization.Encoding.PEM))
-        private = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
-        )
-        key_path = work_dir / f"{name}.key"
-        key_path.touch(mode=0o600)
-        key_path.write_bytes(private)
+    now, day = wall_clock(), datetime.timedelta(days=1)
+    ca_key, server_key = new_key(), new_key()
+    authority = Authority(self_signed("muster-test-ca", ca_key, now, day), ca_key)
+    server = authority.issue(
+        server_key,
+        common_name="kube-apiserver",
+        usage=ExtendedKeyUsageOID.SERVER_AUTH,
+        names=("localhost", "127.0.0.1"),
+        now=now,
+        lifetime=day,
+    )
+    for name, certificate, key in (("ca", authority.certificate, ca_key), ("server", server, server_key)):
+        replace_file(work_dir / f"{name}.crt", cert_pem(certificate), 0o644)
+        # The server's key signs service-account tokens too, and old API servers read such keys in this form only.
+        form = serialization.PrivateFormat.TraditionalOpenSSL
+        private = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+        replace_file(work_dir / f"{name}.key", private)

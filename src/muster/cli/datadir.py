@@ -130,7 +130,7 @@ class Claim:
                 pass
             except OSError as e:
                 os.close(fd)
-                raise self._taken() from e
+                raise (self._taken() if e.errno in (errno.EACCES, errno.EAGAIN) else unwritable(self._path, e)) from e
             os.close(fd)
 
     def _taken(self) -> CliError:

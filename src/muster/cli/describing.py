@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from muster.cli import yamlio
-from muster.cli.output import age_text, cell_text, simple_table
+from muster.cli.output import cell_text, simple_table
+from muster.objects import yaml_text
+from muster.objects.ages import since
 from muster.objects.resources import Resource
 from muster.objects.status import Raw
-from muster.objects.time import parse_time
 
 HIDDEN_ANNOTATIONS = ("kubectl.kubernetes.io/last-applied-configuration",)
 TOP_FIELDS = ("apiVersion", "kind", "metadata", "spec", "status")
@@ -84,7 +84,7 @@ def _section(field: str, value: Any) -> str:
     title = field[:1].upper() + field[1:]
     if not isinstance(value, dict | list):
         return f"{title}: {cell_text(value)}\n"
-    body = yamlio.dump(value).splitlines()
+    body = yaml_text.dump(value).splitlines()
     return f"{title}:\n" + "".join(f"  {line}\n" if line else "\n" for line in body)
 
 
@@ -99,7 +99,7 @@ def _is_conditions(value: Any) -> bool:
 
 def _conditions(conditions: Sequence[Mapping[str, Any]], now: float) -> str:
     rows = [
-        (c["type"], c["status"], _age(c.get("lastTransitionTime"), now), c.get("reason"), c.get("message")) for c in conditions
+        (c["type"], c["status"], since(c.get("lastTransitionTime"), now), c.get("reason"), c.get("message")) for c in conditions
     ]
     return "Conditions:\n" + _indented(simple_table(["TYPE", "STATUS", "SINCE", "REASON", "MESSAGE"], rows))
 
@@ -109,7 +109,7 @@ def _events(events: Sequence[Raw], now: float) -> str:
         return "Events: <none>\n"
     ordered = sorted(events, key=event_time)
     shown = ordered[-EVENTS_MAX:]
-    rows = [(_event_age(e, now), e.get("type"), e.get("reason"), _source(e), e.get("message") or e.get("note")) for e in shown]
+    rows = [(_eventsince(e, now), e.get("type"), e.get("reason"), _source(e), e.get("message") or e.get("note")) for e in shown]
     more = f"  ... {len(ordered) - len(shown)} older events\n" if len(ordered) > len(shown) else ""
     return "Events:\n" + more + _indented(simple_table(["LAST SEEN", "TYPE", "REASON", "FROM", "MESSAGE"], rows))
 
@@ -121,8 +121,8 @@ def event_time(event: Raw) -> str:
     return str(series or event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp") or created or "")
 
 
-def _event_age(event: Raw, now: float) -> str:
-    age = _age(event_time(event), now)
+def _eventsince(event: Raw, now: float) -> str:
+    age = since(event_time(event), now)
     count = event.get("count") or _mapping(event.get("series")).get("count") or 1
     return f"{age} (x{count})" if isinstance(count, int) and count > 1 else age
 
@@ -131,15 +131,8 @@ def _source(event: Raw) -> str:
     return str(event.get("reportingComponent") or _mapping(event.get("source")).get("component") or "")
 
 
-def _age(stamp: Any, now: float) -> str:
-    try:
-        return age_text(now - parse_time(str(stamp)))
-    except ValueError:
-        return "<unknown>"
-
-
 def _instant(stamp: Any, now: float) -> str:
-    return f"{stamp} ({_age(stamp, now)} ago)" if stamp else "<unknown>"
+    return f"{stamp} ({since(stamp, now)} ago)" if stamp else "<unknown>"
 
 
 def _indented(text: str) -> str:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from muster.cli import yamlio
 from muster.cli.errors import CliError, ExitCode
+from muster.objects import yaml_text
 from muster.objects.status import Raw
 
 FILE_BYTES_MAX = 64 << 20
@@ -92,9 +92,9 @@ def _documents(source: str, data: bytes) -> list[Document]:
     found: list[Document] = []
     number = 0
     try:
-        for number, (line, value) in enumerate(yamlio.load_all(data), start=1):
+        for number, (line, value) in enumerate(yaml_text.load_all(data), start=1):
             found += _objects(source, number, line, value)
-    except yamlio.YamlError as e:
+    except yaml_text.YamlError as e:
         at = f", line {e.line}" if e.line else ""
         raise CliError(f"{source}, document {number + 1}{at}: {e}; nothing of this file was used") from e
     if not found:

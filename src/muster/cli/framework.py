@@ -22,6 +22,9 @@ class State:
 
     verbose: bool = False
     debug: bool = False
+    kubeconfig: str | None = None
+    context: str | None = None
+    namespace: str | None = None
 
     def note(self, text: str) -> None:
         """Say something on stderr that only `--verbose` shows."""
@@ -75,6 +78,25 @@ def _set_flag(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value:
         assert param.name is not None
         setattr(state_of(ctx.find_root()), param.name, True)
+
+
+def _remember(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        assert param.name is not None
+        setattr(state_of(ctx.find_root()), param.name, value)
+
+
+def connection_options() -> list[click.Parameter]:
+    """For the program itself: what stands before the command holds unless the command says otherwise."""
+    settings = (
+        (["--kubeconfig"], "FILE", "Kubeconfig for the command."),
+        (["--context"], "NAME", "Context for the command."),
+        (["-n", "--namespace"], "NS", "Namespace for the command."),
+    )
+    return [
+        click.Option(names, metavar=metavar, expose_value=False, callback=_remember, help=text)
+        for names, metavar, text in settings
+    ]
 
 
 def common_options() -> list[click.Parameter]:

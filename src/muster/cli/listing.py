@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
+from typing import TypeVar
 
 import click
 import msgspec
@@ -19,7 +20,6 @@ from muster.cli.output import (
     Layout,
     Table,
     TableColumn,
-    age_text,
     emit,
     print_objects,
     qualified_name,
@@ -29,16 +29,18 @@ from muster.cli.output import (
 from muster.cli.references import Reference
 from muster.cli.session import Failures, Session
 from muster.client.errors import OutcomeUnknown, Unreachable
-from muster.objects.meta import name_of, namespace_of, resource_version_of
+from muster.objects.ages import since
+from muster.objects.meta import name_of, resource_version_of
 from muster.objects.requests import EventType, WatchEvent
 from muster.objects.resources import Resource
 from muster.objects.status import Expired, NotFound, Raw
-from muster.objects.time import parse_time, wall_clock
+from muster.objects.time import wall_clock
 
 RECONNECTS_MAX = 30
 RECONNECT_PAUSE_S = 1.0
 SEEN_MAX = 200_000
 
+P = TypeVar("P")
 Wanted = Sequence[tuple[Resource, tuple[str, ...]]]
 """Kinds, each with the names asked for; no names means all."""
 
@@ -112,20 +114,14 @@ async def _kinds_of(s: Session, word: str) -> list[Resource]:
 # --------------------------------------------------------------------------------------------------------------- tables
 
 
-def as_table(raw: Raw, resource: Resource) -> Table:
+def as_table(raw: Raw) -> Table:
     """The server's table, or one of names and ages from a server that makes none."""
     if raw.get("kind") == "Table":
         return Table.from_wire(raw)
     items = raw["items"] if isinstance(raw.get("items"), list) else [raw]
     metadata = [item.get("metadata") or {} for item in items]
-    return Table([TableColumn("Name"), TableColumn("Age")], [[m.get("name"), _age(m)] for m in metadata], metadata)
-
-
-def _age(metadata: Raw) -> str:
-    try:
-        return age_text(wall_clock() - parse_time(str(metadata.get("creationTimestamp"))))
-    except ValueError:
-        return "<unknown>"
+    rows = [[m.get("name"), since(m.get("creationTimestamp"), wall_clock())] for m in metadata]
+    return Table([TableColumn("Name"), TableColumn("Age")], rows, metadata)
 
 
 async def print_tables(s: Session, wanted: Wanted, query: Query, failures: Failures) -> None:
@@ -155,33 +151,21 @@ async def _named_rows(s: Session, resource: Resource, names: Sequence[str], quer
                 failures.add(e)
             continue
         failures.succeeded()
-        _extend(result, as_table(raw, resource))
+        _extend(result, as_table(raw))
     return result
 
 
 async def _table(s: Session, resource: Resource, query: Query) -> tuple[Table, str]:
     """All rows, and the version of the list they are from."""
-    result, token, limit = Table([], [], []), "", query.chunk_size
-    while True:
-        try:
-            raw = await s.client.table(
-                resource,
-                s.namespace_for(resource, query.all_namespaces),
-                label_selector=query.label_selector,
-                field_selector=query.field_selector,
-                limit=limit,
-                continue_token=token,
-            )
-        except Expired:
-            if not token:
-                raise
-            result, token, limit = Table([], [], []), "", 0
-            continue
-        _extend(result, as_table(raw, resource))
-        metadata = raw.get("metadata") or {}
-        token = str(metadata.get("continue") or "")
-        if not token:
-            return result, str(metadata.get("resourceVersion") or "")
+    result = Table([], [], [])
+    pages = await _pages(s.client.table, _token, s, resource, query)
+    for raw in pages:
+        _extend(result, as_table(raw))
+    return result, str((pages[-1].get("metadata") or {}).get("resourceVersion") or "")
+
+
+def _token(raw: Raw) -> str:
+    return str((raw.get("metadata") or {}).get("continue") or "")
 
 
 def _extend(result: Table, page: Table) -> None:
@@ -195,11 +179,19 @@ def _extend(result: Table, page: Table) -> None:
 
 async def read_objects(s: Session, resource: Resource, query: Query) -> tuple[list[Raw], str]:
     """All objects, and the version of the list they are from."""
-    items: list[Raw] = []
+    pages = await _pages(s.client.list, lambda page: page.continue_token, s, resource, query)
+    return [item for page in pages for item in page.items], pages[-1].resource_version
+
+
+async def _pages(
+    read: Callable[..., Awaitable[P]], token_of: Callable[[P], str], s: Session, resource: Resource, query: Query
+) -> list[P]:
+    """Every page of one snapshot, at least one; in one piece when the snapshot expires on the way."""
+    pages: list[P] = []
     token, limit = "", query.chunk_size
     while True:
         try:
-            page = await s.client.list(
+            page = await read(
                 resource,
                 s.namespace_for(resource, query.all_namespaces),
                 label_selector=query.label_selector,
@@ -210,12 +202,12 @@ async def read_objects(s: Session, resource: Resource, query: Query) -> tuple[li
         except Expired:
             if not token:
                 raise
-            items, token, limit = [], "", 0
+            pages, token, limit = [], "", 0
             continue
-        items += page.items
-        token = page.continue_token
+        pages.append(page)
+        token = token_of(page)
         if not token:
-            return items, page.resource_version
+            return pages
 
 
 async def print_data(s: Session, wanted: Wanted, query: Query, failures: Failures) -> None:
@@ -310,7 +302,7 @@ class Follower:
             self._version = resource_version_of(event.object) or self._version
             self._emit_object(event.object)
             return
-        table = as_table(event.object, self._resource)
+        table = as_table(event.object)
         for metadata in table.metadata:
             self._version = str(metadata.get("resourceVersion") or self._version)
             self._is_news(metadata)
@@ -337,10 +329,3 @@ class Follower:
         else:
             emit(("---\n" if self._query.output == "yaml" else "") + render_value(shown, self._query.output))
         sys.stdout.flush()
-
-
-def title_of(resource: Resource, obj: Raw) -> str:
-    """`kusciajob.kuscia.secretflow/train in namespace a`, for messages."""
-    namespace = namespace_of(obj)
-    where = f" in namespace {namespace}" if namespace else ""
-    return f"{qualified_name(resource, name_of(obj))}{where}"

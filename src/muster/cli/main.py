@@ -7,6 +7,7 @@ returns (exit 0), calls `ctx.exit(code)`, or raises; no traceback reaches the us
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -14,7 +15,7 @@ from typing import Any, NoReturn
 import click
 
 from muster.cli.errors import CliError, ExitCode, exit_code_of, message_of, one_line
-from muster.cli.framework import Entry, LazyGroup, State, common_options
+from muster.cli.framework import Entry, LazyGroup, State, common_options, connection_options
 from muster.objects.status import ApiError
 
 
@@ -32,6 +33,12 @@ ENTRIES = dict(
         _entry("describe", "Show objects in full, with their conditions and events."),
         _entry("apply", "Create or change objects from files."),
         _entry("delete", "Delete objects."),
+        _entry(
+            "api-resources",
+            "List the kinds that the server has.",
+            module="muster.cli.commands.api_resources",
+            attribute="api_resources",
+        ),
         _entry("crds", "Print the CustomResourceDefinitions of Muster's kinds."),
         _entry("install", "Put Muster into a Kubernetes cluster."),
         _entry("uninstall", "Remove Muster from a Kubernetes cluster."),
@@ -74,14 +81,16 @@ def cli(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-cli.params.extend(common_options())
+cli.params.extend([*connection_options(), *common_options()])
 
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code. Prints; never raises, except what kills the process anyway."""
     state = State(debug=bool(os.environ.get("MUSTER_DEBUG")))
     try:
-        result = cli.main(args=None if argv is None else list(argv), prog_name="muster", standalone_mode=False, obj=state)
+        arguments = _spelled(sys.argv[1:] if argv is None else argv)
+        color = False if os.environ.get("NO_COLOR") else None
+        result = cli.main(args=arguments, prog_name="muster", standalone_mode=False, obj=state, color=color)
         sys.stdout.flush()
     except (_PipeClosed, BrokenPipeError):
         _silence_stdout()
@@ -95,6 +104,13 @@ def run(argv: Sequence[str] | None = None) -> int:
     except Exception as e:  # noqa: BLE001 - the root of the process: a bug must still give one line and a code
         return _fail(message_of(e), ExitCode.FAILURE, state, e)
     return result if isinstance(result, int) else ExitCode.OK
+
+
+def _spelled(argv: Sequence[str]) -> list[str]:
+    """`-n=demo`, which kubectl takes and click does not, as `-ndemo`. Nothing after `--` is touched."""
+    end = list(argv).index("--") if "--" in argv else len(argv)
+    short = re.compile(r"(-[A-Za-z])=(.+)", re.DOTALL)
+    return [short.sub(r"\1\2", word) if i < end and short.fullmatch(word) else word for i, word in enumerate(argv)]
 
 
 def _usage_message(error: click.ClickException) -> str:

@@ -15,6 +15,8 @@ from typing import Any, TypeVar, cast
 import click
 
 from muster.cli.datadir import default_data_dir
+from muster.cli.errors import UsageError
+from muster.cli.framework import state_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -82,10 +84,13 @@ def target_options(*, namespace: bool = True) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
+            state = state_of(click.get_current_context().find_root())
+            if state.namespace and not namespace:
+                raise UsageError("-n, --namespace before the command: this command does not work in a namespace of your choice")
             target = Target(
-                kubeconfig=kwargs.pop("kubeconfig"),
-                context=kwargs.pop("context_name"),
-                namespace=kwargs.pop("target_namespace", None),
+                kubeconfig=kwargs.pop("kubeconfig") or state.kubeconfig,
+                context=kwargs.pop("context_name") or state.context,
+                namespace=kwargs.pop("target_namespace", None) or state.namespace,
                 request_timeout_s=kwargs.pop("request_timeout_s"),
             )
             return function(*args, target=target, **kwargs)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
-from muster.cli import yamlio
+from muster.objects import yaml_text
 from muster.objects.resources import Resource
 from muster.objects.status import Raw
 
@@ -38,7 +38,7 @@ def to_json(value: Any) -> str:
 
 def render_value(value: Any, output: str) -> str:
     """`value` in a machine's format; `output` is `json` or `yaml`."""
-    return to_json(value) if output == "json" else yamlio.dump(value)
+    return to_json(value) if output == "json" else yaml_text.dump(value)
 
 
 def without_managed_fields(obj: Raw) -> Raw:
@@ -161,33 +161,7 @@ def simple_table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, with_
     return "\n".join(Layout(headers=with_headers).lines(table))
 
 
-def age_text(seconds: float) -> str:
-    """`45s`, `12m`, `3h20m`, `4d`: about two significant figures, as kubectl shows ages."""
-    s = max(0, int(seconds))
-    if s < 120:
-        return f"{s}s"
-    m = s // 60
-    if m < 10:
-        return f"{m}m{s % 60}s" if s % 60 else f"{m}m"
-    if m < 180:
-        return f"{m}m"
-    h = m // 60
-    if h < 8:
-        return f"{h}h{m % 60}m" if m % 60 else f"{h}h"
-    if h < 48:
-        return f"{h}h"
-    d = h // 24
-    if d < 8:
-        return f"{d}d{h % 24}h" if h % 24 else f"{d}d"
-    if d < 730:
-        return f"{d}d"
-    return f"{d // 365}y"
-
-
 def print_objects(items: Sequence[Raw], output: str, *, single: bool, show_managed: bool = False) -> None:
     """`items` as JSON or YAML: the object itself when exactly one was asked for by name, otherwise a List."""
     shown = list(items) if show_managed else [without_managed_fields(i) for i in items]
     emit(render_value(shown[0] if single and len(shown) == 1 else as_list(shown), output))
-
-
-NamePrinter = Callable[[Resource, str], str]

@@ -11,24 +11,22 @@ from __future__ import annotations
 
 import base64
 import binascii
-import ipaddress
 import ssl
-import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.hazmat.primitives import serialization
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from muster.cli import manifests
+from muster.client.files import key_file
 from muster.controllers.actions import Patch, target_of
 from muster.controllers.runtime import Caches, Controller, Plan, Watch
 from muster.objects.status import AlreadyExists, Conflict, NotFound, Raw
 from muster.objects.time import Clock
+from muster.server import certificates
 from muster.store.cache import ObjectKey
 from muster.store.contract import Store
 
@@ -37,33 +35,18 @@ LEAF_LIFETIME = timedelta(days=90)
 AUTHORITY_SPARE = timedelta(days=180)
 """A CA with less than this left is replaced."""
 ATTEMPTS_MAX = 5
-_BACKDATE = timedelta(minutes=5)
 
 
-class Authority:
-    """A CA certificate and its key, and until when it is good."""
-
-    def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
-        self.certificate = certificate
-        self.key = key
-
-    @property
-    def pem(self) -> bytes:
-        return self.certificate.public_bytes(serialization.Encoding.PEM)
+class Authority(certificates.Authority):
+    """A CA that lives in a Secret."""
 
     @classmethod
     def new(cls, now: float) -> Authority:
-        key = ec.generate_private_key(ec.SECP256R1())
-        name = _name("muster-webhook-ca")
-        builder = _builder(name, name, key, now, AUTHORITY_LIFETIME).add_extension(
-            x509.BasicConstraints(ca=True, path_length=0), critical=True
-        )
-        return cls(builder.sign(key, hashes.SHA256()), key)
+        key = certificates.new_key()
+        return cls(certificates.self_signed("muster-webhook-ca", key, now, AUTHORITY_LIFETIME), key)
 
     def to_secret(self, namespace: str) -> Raw:
-        key = self.key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+        key = certificates.key_pem(self.key)
         return {
             "apiVersion": "v1",
             "kind": "Secret",
@@ -83,30 +66,27 @@ class Authority:
         try:
             certificate = x509.load_pem_x509_certificate(base64.b64decode(data["ca.crt"], validate=True))
             key = serialization.load_pem_private_key(base64.b64decode(data["ca.key"], validate=True), password=None)
-            if not isinstance(key, ec.EllipticCurvePrivateKey):
+            if not isinstance(key, certificates.Key):
                 return None
             certificate.verify_directly_issued_by(certificate)
         except (KeyError, TypeError, ValueError, binascii.Error, InvalidSignature):
             return None
-        is_pair = certificate.public_key() == key.public_key()
+        is_pair = certificates.belong_together(certificate, key)
         lasts = certificate.not_valid_after_utc - AUTHORITY_SPARE > datetime.fromtimestamp(now, UTC)
         return cls(certificate, key) if is_pair and lasts else None
 
     def load_leaf(self, context: ssl.SSLContext, names: Sequence[str], now: float) -> None:
         """Sign a certificate for `names` and let `context` use it, for connections from now on."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        builder = (
-            _builder(_name("muster-webhook"), self.certificate.subject, key, now, LEAF_LIFETIME)
-            .add_extension(x509.SubjectAlternativeName([_alternative(name) for name in names]), critical=False)
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        key = certificates.new_key()
+        certificate = self.issue(
+            key,
+            common_name="muster-webhook",
+            names=names,
+            usage=ExtendedKeyUsageOID.SERVER_AUTH,
+            now=now,
+            lifetime=LEAF_LIFETIME,
         )
-        certificate = builder.sign(self.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-        private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        # OpenSSL reads certificates for a context from files only; this one is gone again in a moment.
-        with tempfile.TemporaryDirectory(prefix="muster-") as directory:
-            path = Path(directory) / "tls.pem"
-            path.touch(mode=0o600)
-            path.write_bytes(certificate + private)
+        with key_file(certificates.cert_pem(certificate) + certificates.key_pem(key)) as path:
             context.load_cert_chain(path)
 
 
@@ -153,32 +133,6 @@ async def shared_authority(store: Store, namespace: str, clock: Clock) -> Author
         kind="secrets",
         name=manifests.WEBHOOK_SECRET,
     )
-
-
-def _name(common_name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: float, lifetime: timedelta
-) -> x509.CertificateBuilder:
-    begin = datetime.fromtimestamp(now, UTC) - _BACKDATE
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(begin)
-        .not_valid_after(begin + lifetime)
-    )
-
-
-def _alternative(name: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        return x509.DNSName(name)
 
 
 _CONFIGURATION = f"metadata.name={manifests.NAME}"

@@ -35,7 +35,11 @@ def named(error: BaseException, label: str, source: str) -> ApiError:
     match error:
         case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientConnectorSSLError():
             return Untrusted(f"{label}: TLS failed: {reason}; check certificate-authority ({source})")
-        case aiohttp.ClientConnectorError() | aiohttp.ClientHttpProxyError():
+        case aiohttp.ClientConnectorError():
+            # aiohttp's own text shows the TLS context as an object; what the system said is what helps.
+            why = error.os_error.strerror or error.os_error
+            return Unreachable(f"{label}: cannot connect: {why}; is the server running? ({source})")
+        case aiohttp.ClientHttpProxyError():
             return Unreachable(f"{label}: cannot connect: {reason}; is the server running? ({source})")
         case aiohttp.ConnectionTimeoutError():
             return Unreachable(f"{label}: no connection in time; is the address right? ({source})")

@@ -7,20 +7,19 @@ field named.
 from __future__ import annotations
 
 import base64
-import os
-import secrets
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from muster.client.config import InteractiveMode, Pem
+from muster.client.files import replace_file
+from muster.objects.view import without_nulls
 
 FILE_BYTES_MAX = 16 * 1024 * 1024
 DEPTH_MAX = 100
-ALIASES_MAX = 20
-"""Few enough that references to references cannot blow up."""
+NODES_MAX = 200_000
+"""Far more than the largest of them has; so references to references cannot blow up."""
 
 
 class KubeconfigError(ValueError):
@@ -108,7 +107,7 @@ class File(_Entry):
 
 
 def read_kubeconfig(path: Path) -> File:
-    import yaml
+    from muster.objects import yaml_text  # a client made from values never needs it
 
     try:
         with path.open("rb") as file:
@@ -117,16 +116,12 @@ def read_kubeconfig(path: Path) -> File:
         raise KubeconfigError(f"{path}: cannot be read: {error.strerror or error}") from error
     if len(content) > FILE_BYTES_MAX:
         raise KubeconfigError(f"{path}: larger than {FILE_BYTES_MAX >> 20} MiB, which no kubeconfig is")
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        _check_shape(yaml.parse(content, Loader=loader), path)
-        raw = yaml.load(content, Loader=loader)  # noqa: S506 - both are safe loaders
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        if isinstance(error, KubeconfigError):
-            raise
-        mark = getattr(error, "problem_mark", None)
-        at = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise KubeconfigError(f"{path}: not YAML{at}: {getattr(error, 'problem', None) or error}") from error
+        # kubectl takes the last of two values for one key, so such files are about.
+        raw = yaml_text.load(content, depth_max=DEPTH_MAX, nodes_max=NODES_MAX, unique_keys=False)
+    except yaml_text.YamlError as error:
+        at = f"line {error.line}: " if error.line else ""
+        raise KubeconfigError(f"{path}: {at}not YAML that a kubeconfig may hold: {error}") from error
     if raw is None:
         return File()
     if not isinstance(raw, dict):
@@ -137,36 +132,12 @@ def read_kubeconfig(path: Path) -> File:
     if kind != "Config" or version != "v1":
         raise KubeconfigError(f"{path}: kind {kind!r}, apiVersion {version!r}: a kubeconfig has kind Config, apiVersion v1")
     try:
-        return msgspec.convert(_without_nulls(raw), File)
-    except RecursionError as error:
-        raise KubeconfigError(f"{path}: an alias refers to what contains it") from error
+        return msgspec.convert(without_nulls(raw), File)  # kubectl writes `users: null` into a fresh file
     except msgspec.ValidationError as error:
         what, _, field = str(error).partition(" - at `$")
         raise KubeconfigError(
             f"{path}: {field.strip('.`') or 'the file'}: {what[:1].lower() + what[1:]}{_hint(what)}"
         ) from error
-
-
-def _check_shape(events: Iterable[Any], path: Path) -> None:
-    """Refuse what no kubeconfig holds, before it is built: libyaml's own recursion would end the process, not raise."""
-    depth = aliases = 0
-    for event in events:
-        name = type(event).__name__
-        depth += name in ("MappingStartEvent", "SequenceStartEvent")
-        depth -= name in ("MappingEndEvent", "SequenceEndEvent")
-        aliases += name == "AliasEvent"
-        if depth > DEPTH_MAX or aliases > ALIASES_MAX:
-            what = f"nested deeper than {DEPTH_MAX} levels" if depth > DEPTH_MAX else f"has more than {ALIASES_MAX} aliases"
-            raise KubeconfigError(f"{path}: line {event.start_mark.line + 1}: {what}, which no kubeconfig is or needs")
-
-
-def _without_nulls(value: Any) -> Any:
-    # kubectl writes `users: null` into a fresh file. Timestamps and the like inside extensions are left as YAML read them.
-    if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list):
-        return [_without_nulls(item) for item in value if item is not None]
-    return value
 
 
 def _hint(problem: str) -> str:
@@ -202,17 +173,7 @@ def write_kubeconfig(
         "contexts": [{"name": name, "context": {"cluster": name, "user": user, "namespace": namespace}}],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.yaml.encode(content))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    replace_file(path, msgspec.yaml.encode(content))
 
 
 def _pem_entry(field: str, pem: Pem | None) -> dict[str, str]:

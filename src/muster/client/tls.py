@@ -1,23 +1,17 @@
 """TLS contexts from PEM data, without leaving a private key on disk.
 
-OpenSSL's Python binding loads a key from a file only. The key goes into an anonymous memory file where the system has them
-(Linux), otherwise into a temporary file with mode 0600 that is removed before this module returns.
-
 `TlsSource` is used on one event loop. It looks at certificate files again at most every `RECHECK_S` seconds, so rotated
 certificates come into use without a restart; a new context means new connections, old ones finish as they are.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import ssl
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from muster.client.config import Pem, Tls
 from muster.client.errors import CredentialError
+from muster.client.files import key_file
 from muster.objects.time import Clock
 
 RECHECK_S = 30.0
@@ -105,28 +99,10 @@ def _load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes, *, where
         # Without this OpenSSL would ask on the terminal and hang a server.
         raise CredentialError(f"client-key{where} is encrypted with a pass phrase; give it unencrypted")
 
-    with _key_file(certificate.rstrip() + b"\n" + key) as path:
+    with key_file(certificate.rstrip() + b"\n" + key) as path:
         try:
             context.load_cert_chain(path, password=no_password)
         except (ssl.SSLError, ValueError) as error:
             raise CredentialError(
                 f"client-certificate{where} and its key are not a usable PEM pair (do they belong together?): {error}"
             ) from error
-
-
-@contextlib.contextmanager
-def _key_file(content: bytes) -> Iterator[str]:
-    memory = getattr(os, "memfd_create", None)
-    if memory is not None and os.path.isdir("/proc/self/fd"):
-        descriptor = memory("client-key", os.MFD_CLOEXEC)
-        path = f"/proc/self/fd/{descriptor}"
-    else:
-        descriptor, path = tempfile.mkstemp(prefix="muster-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            yield path
-    finally:
-        if not path.startswith("/proc/"):
-            os.unlink(path)

@@ -18,6 +18,13 @@ SUBDOMAIN_LEN_MAX: Final = 253
 ANNOTATIONS_BYTES_MAX: Final = 256 * 1024
 FIELD_MANAGER_LEN_MAX: Final = 128
 
+NAMESPACE_DEFAULT: Final = "default"
+NAMESPACE_SYSTEM: Final = "kube-system"
+NAMESPACE_PUBLIC: Final = "kube-public"
+NAMESPACE_NODE_LEASE: Final = "kube-node-lease"
+KUBERNETES_NAMESPACES: Final = (NAMESPACE_DEFAULT, NAMESPACE_SYSTEM, NAMESPACE_PUBLIC, NAMESPACE_NODE_LEASE)
+"""Those that every cluster has."""
+
 _GENERATED_LEN: Final = 5
 # Vowels and the digits that look like them are left out, so that no word comes about by accident.
 _GENERATED_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"

@@ -9,6 +9,7 @@ Pure. Messages name the object, the field, the value and the way out.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -16,6 +17,18 @@ import msgspec
 
 Raw = dict[str, Any]
 """An object as JSON: what is stored, sent and received. Typed views (`muster.objects.view`) are decoded from it."""
+
+
+_SHOWN_LEN_MAX = 80
+
+
+def shown(value: Any) -> str:
+    """`value` as a message quotes it: JSON, cut when it is long. For anything at all, since what is wrong may be anything."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError):
+        text = type(value).__name__
+    return text if len(text) <= _SHOWN_LEN_MAX else f"{text[: _SHOWN_LEN_MAX - 3]}..."
 
 
 class Cause(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -16,7 +16,7 @@ import msgspec
 from muster.objects.formats import INTEGER_RANGES, STRING_FORMATS
 from muster.objects.regex import TEXT_LEN_MAX, compile_pattern
 from muster.objects.schema import NULL_IS_ABSENT
-from muster.objects.status import Raw
+from muster.objects.status import Raw, shown
 
 Problem = tuple[str, str, str]
 Check = Callable[[Any], list[Problem] | None]
@@ -30,7 +30,6 @@ TOO_LONG = "FieldValueTooLong"
 TOO_MANY = "FieldValueTooMany"
 
 _PROBLEMS_MAX = 256
-_SHOWN_LEN_MAX = 80
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -47,15 +46,6 @@ class Rules(msgspec.Struct, frozen=True):
             null_is_absent=schema.get(NULL_IS_ABSENT, self.null_is_absent) is True,
             unique_lists=self.unique_lists and schema.get("x-muster-duplicates-allowed") is not True,
         )
-
-
-def shown(value: Any) -> str:
-    """`value` as a message quotes it: JSON, cut when it is long."""
-    try:
-        text = msgspec.json.encode(value).decode("utf-8", "replace")
-    except (TypeError, ValueError, RecursionError):
-        text = repr(type(value).__name__)
-    return text if len(text) <= _SHOWN_LEN_MAX else text[: _SHOWN_LEN_MAX - 3] + "..."
 
 
 def key_path(key: str) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 
 from muster.objects.regex import compile_pattern
 from muster.objects.schema import PRESERVE
-from muster.objects.status import Cause, Raw
-from muster.objects.structural_check import Rules, check_of, shown
+from muster.objects.status import Cause, Raw, shown
+from muster.objects.structural_check import Rules, check_of
 from muster.objects.structural_shape import trim_of
 
 DEPTH_MAX = 64

@@ -85,7 +85,7 @@ def check_metadata(report: Report, resource: Resource, metadata: Raw, old: Raw |
             report.invalid("metadata.annotations", key, problem)
         else:
             report.too_long("metadata.annotations", problem)
-    _check_finalizers(report, metadata, old)
+    _check_finalizers(report, resource, metadata, old)
     _check_owners(report, metadata)
     if old is not None:
         for word in ("name", "namespace", "uid"):
@@ -98,12 +98,14 @@ def name_rule(resource: Resource) -> Callable[[str], list[str]]:
     return _NAME_RULES.get((resource.group, resource.kind), validate_subdomain)
 
 
-def _check_finalizers(report: Report, metadata: Raw, old: Raw | None) -> None:
+def _check_finalizers(report: Report, resource: Resource, metadata: Raw, old: Raw | None) -> None:
     finalizers = texts(metadata, "finalizers")
     for index, finalizer in enumerate(finalizers):
         problems = validate_qualified_name(finalizer)
         report.names(f"metadata.finalizers[{index}]", finalizer, problems)
-        if not problems and "/" not in finalizer and finalizer not in _FINALIZERS_WITHOUT_DOMAIN:
+        # Only the native kinds insist on a domain: operators in the wild name theirs as they like.
+        is_strict = not resource.is_custom and resource.group != "apiextensions.k8s.io"
+        if is_strict and not problems and "/" not in finalizer and finalizer not in _FINALIZERS_WITHOUT_DOMAIN:
             report.invalid(
                 f"metadata.finalizers[{index}]",
                 finalizer,

@@ -16,6 +16,7 @@ import contextlib
 from collections.abc import Callable
 
 from muster.objects.meta import annotations_of
+from muster.objects.names import KUBERNETES_NAMESPACES
 from muster.objects.resources import Resource
 from muster.objects.status import AlreadyExists, ApiError, NotFound, Raw
 from muster.server.admission import DEFAULT_ACCOUNT, SYSTEM_PRIORITIES
@@ -24,7 +25,7 @@ from muster.server.logs import logger
 from muster.server.memory import follow
 from muster.server.rbac import rule_raw, rules_of, uncovered
 from muster.server.roles import default_bindings, default_roles
-from muster.server.tokens import token_secret
+from muster.server.tokens import TOKEN_NAMESPACE, token_secret
 from muster.store.contract import EventType, PatchType, WriteOptions
 from muster.store.embedded import EmbeddedStore
 from muster.store.embedded.collection import Collection
@@ -32,7 +33,7 @@ from muster.store.embedded.records import Event
 
 log = logger(__name__)
 
-NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease", "cross-domain")
+NAMESPACES = (*KUBERNETES_NAMESPACES, "cross-domain")
 """Kubernetes' own, and the one in which Kuscia keeps what belongs to several parties."""
 ADMIN_TOKEN_SECRET = "admin-token"  # noqa: S105 - the name of the object, not the token
 CA_CONFIG_MAP = "kube-root-ca.crt"
@@ -66,13 +67,13 @@ async def ensure_admin_token(store: EmbeddedStore, hashed: str) -> None:
     )
     resource = store.catalog.by_kind("", "Secret")
     try:
-        current = await store.get(resource, ADMIN_TOKEN_SECRET, "kube-system")
+        current = await store.get(resource, ADMIN_TOKEN_SECRET, TOKEN_NAMESPACE)
     except NotFound:
-        await store.create(resource, secret, "kube-system", _OPTIONS)
+        await store.create(resource, secret, TOKEN_NAMESPACE, _OPTIONS)
         return
     if current.get("data") != secret["data"] or current.get("type") != secret["type"]:
-        await store.delete(resource, ADMIN_TOKEN_SECRET, "kube-system", _OPTIONS)
-        await store.create(resource, secret, "kube-system", _OPTIONS)
+        await store.delete(resource, ADMIN_TOKEN_SECRET, TOKEN_NAMESPACE, _OPTIONS)
+        await store.create(resource, secret, TOKEN_NAMESPACE, _OPTIONS)
 
 
 async def _ensure(store: EmbeddedStore, group: str, kind: str, obj: Raw, namespace: str | None = None) -> bool:

@@ -23,7 +23,7 @@ from muster.server.authorization import (
     impersonation_questions,
     role_ref_of,
 )
-from muster.server.rbac import Attributes, Rule, rules_of, uncovered
+from muster.server.rbac import Attributes, Rule, quoted, rules_of, uncovered
 from muster.server.tokens import TOKEN_NAMESPACE, identity_of_secret
 from muster.store.embedded.admission import Actor, AdmissionRequest
 
@@ -147,7 +147,7 @@ def _check_role_ref(request: AdmissionRequest) -> None:
     kinds = ("ClusterRole",) if request.resource.kind == "ClusterRoleBinding" else ("Role", "ClusterRole")
     causes = []
     if ref.kind not in kinds:
-        message = f'Unsupported value: "{ref.kind}": supported values: {", ".join(_quoted(kind) for kind in kinds)}'
+        message = f'Unsupported value: "{ref.kind}": supported values: {", ".join(quoted(kind) for kind in kinds)}'
         causes.append(Cause("roleRef.kind", message, "FieldValueNotSupported"))
     if not ref.name:
         causes.append(Cause("roleRef.name", "Required value: name of the role to bind", "FieldValueRequired"))
@@ -168,7 +168,3 @@ def _check_role_ref(request: AdmissionRequest) -> None:
 
 def _ref_text(ref: RoleRef) -> str:
     return f'{{"kind":"{ref.kind}","name":"{ref.name}"}}'
-
-
-def _quoted(text: str) -> str:
-    return f'"{text}"'

@@ -24,7 +24,6 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 _TRUE = frozenset({"", "1", "t", "true"})
 _FALSE = frozenset({"0", "f", "false"})
-_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
 _QUERY_FIELDS_MAX = 100
 
 
@@ -74,19 +73,6 @@ class Query:
         if value not in choices:
             raise BadRequest(f"{name}={value[:80]!r} is not supported; use one of: {', '.join(choices)}")
         return value
-
-    def duration_s(self, name: str) -> float | None:
-        """A Go duration (`34s`, `1m30s`) or plain seconds."""
-        value = self._values.get(name, "")
-        if value == "":
-            return None
-        match = _DURATION.fullmatch(value)
-        if match is not None:
-            hours, minutes, seconds = (float(group or 0) for group in match.groups())
-            return hours * 3600 + minutes * 60 + seconds
-        if re.fullmatch(r"[0-9]{1,9}", value):
-            return float(value)
-        raise BadRequest(f"{name}={value[:80]!r} is not a duration; write it like 30s or 1m30s")
 
 
 class Request:

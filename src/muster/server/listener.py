@@ -1,4 +1,4 @@
-"""The port: TLS, connections in, requests to the application, and a stop that lets what was begun finish.
+"""A port: TLS, connections in, requests to the application, and a stop that lets what was begun finish.
 
 uvicorn's protocol serves the connections; its own server loop is not used, because it takes over signals and ends the process
 when a port is taken. Here a port that is taken is an exception, and stopping has an order: no new connections, idle ones
@@ -14,14 +14,15 @@ import errno
 import functools
 import socket
 import ssl
+from collections.abc import Callable
 from email.utils import formatdate
+from typing import Any
 
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from muster.objects.time import Clock
-from muster.server.app import App
-from muster.server.config import ServerConfig
+from muster.server.config import ServerLimits
 from muster.server.logs import logger
 from muster.server.metrics import Metrics
 from muster.server.protocol import BoundedProtocol
@@ -38,18 +39,35 @@ class ListenError(Exception):
 
 
 class Listener:
-    def __init__(self, config: ServerConfig, app: App, context: ssl.SSLContext, metrics: Metrics) -> None:
-        self._config = config
+    """One listening port with one ASGI application behind it; in the clear when there is no `context`."""
+
+    def __init__(
+        self,
+        app: Any,
+        host: str,
+        port: int,
+        *,
+        limits: ServerLimits,
+        metrics: Metrics,
+        clock: Clock,
+        context: ssl.SSLContext | None = None,
+        end_streams: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`end_streams` tells the application, when the stop begins, to finish the answers that have no end of their own."""
         self._app = app
-        self._context = context
+        self.host = host
+        self.port = port
+        self._limits = limits
         self._metrics = metrics
+        self._clock = clock
+        self._context = context
+        self._end_streams = end_streams
         self._state = ServerState()
         self._server: asyncio.Server | None = None
         self._clock_task: asyncio.Task[None] | None = None
-        self.port = 0
 
     async def start(self) -> None:
-        """Listen. Raises ListenError."""
+        """Listen; `port` is then the one that was given, or the one that 0 became. Raises ListenError."""
         settings = Config(
             self._app,
             http=BoundedProtocol,
@@ -62,13 +80,11 @@ class Listener:
             proxy_headers=False,
             server_header=False,
             date_header=False,
-            timeout_keep_alive=int(self._config.limits.keep_alive_timeout_s),
+            timeout_keep_alive=int(self._limits.keep_alive_timeout_s),
         )
         settings.load()
-        protocol = functools.partial(
-            BoundedProtocol, settings, self._state, {}, limits=self._config.limits, metrics=self._metrics
-        )
-        sock = _bind(self._config.host, self._config.port)
+        protocol = functools.partial(BoundedProtocol, settings, self._state, {}, limits=self._limits, metrics=self._metrics)
+        sock = _bind(self.host, self.port)
         self.port = sock.getsockname()[1]
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
@@ -76,17 +92,17 @@ class Listener:
             sock=sock,
             ssl=self._context,
             backlog=_BACKLOG,
-            ssl_handshake_timeout=self._config.limits.tls_handshake_timeout_s,
-            ssl_shutdown_timeout=_TLS_SHUTDOWN_S,
+            ssl_handshake_timeout=self._limits.tls_handshake_timeout_s if self._context else None,
+            ssl_shutdown_timeout=_TLS_SHUTDOWN_S if self._context else None,
         )
-        self._clock_task = loop.create_task(_keep_date(self._state, self._config.clock))
+        self._clock_task = loop.create_task(_keep_date(self._state, self._clock))
 
     async def stop(self, grace_s: float) -> None:
         """Finish what is being served, within `grace_s`; then cut what is left."""
         if self._server is None:
             return
         self._server.close()
-        self._app.close_streams()
+        self._end_streams()
         for connection in list(self._state.connections):
             connection.shutdown()
         loop = asyncio.get_running_loop()

@@ -9,12 +9,11 @@ JSON.
 from __future__ import annotations
 
 import functools
-import re
 from typing import Any, Literal
 
 import msgspec
-import yaml
 
+from muster.objects import yaml_text
 from muster.objects.status import BadRequest, NotAcceptable, UnsupportedMediaType
 from muster.server import protobuf
 from muster.store.contract import PatchType
@@ -134,25 +133,9 @@ def encode(value: Any, form: Form = PLAIN) -> bytes:
     """`value` in the form's media type."""
     if form.media == "json":
         return _encoder.encode(value)
-    return to_yaml(value)
-
-
-class _Dumper(yaml.CSafeDumper):
-    """Quotes every text that some reader of YAML, 1.1 or 1.2, would take for a number or a boolean."""
-
-
-_Dumper.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(?:[0-9][0-9_]*)?\.?[0-9_]*(?:[eE][-+]?[0-9]+)?$"), list("-+.0123456789")
-)
-_Dumper.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?0o?[0-7_]+$"), list("-+0"))
-_Dumper.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^[yYnN]$"), list("yYnN"))
-
-
-def to_yaml(value: Any) -> bytes:
-    text = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=4096)
-    return text.encode()
+    return yaml_text.dump(value).encode()
 
 
 def json_to_yaml(body: bytes) -> bytes:
     """For answers that exist only as encoded JSON."""
-    return to_yaml(msgspec.json.decode(body))
+    return yaml_text.dump(msgspec.json.decode(body)).encode()

@@ -14,11 +14,11 @@ from typing import Any
 
 import msgspec
 
+from muster.objects import yaml_text
 from muster.objects.meta import ObjectMeta
 from muster.objects.resources import Resource
 from muster.objects.schema import publishable, schema_of
 from muster.objects.status import Raw
-from muster.server.negotiation import to_yaml
 from muster.server.openapi import OBJECT_META, SchemaOf, definition_name, gvk, object_schema
 
 MEDIA_PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
@@ -130,9 +130,7 @@ def _named_any(name: str, value: Any) -> bytes:
 def _any(value: Any) -> bytes:
     """Values travel as YAML text inside the message."""
     return (
-        _text(2, to_yaml(value).decode())
-        if not isinstance(value, str)
-        else _text(2, msgspec.json.encode(value).decode() + "\n")
+        _text(2, yaml_text.dump(value)) if not isinstance(value, str) else _text(2, msgspec.json.encode(value).decode() + "\n")
     )
 
 

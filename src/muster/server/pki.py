@@ -12,8 +12,6 @@ have changed, or when it does not belong to the present CA. The CA itself is nev
 
 from __future__ import annotations
 
-import ipaddress
-import os
 import ssl
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -21,15 +19,15 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.hazmat.primitives import serialization
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from muster.client.files import replace_file
 from muster.objects.time import Clock
+from muster.server.certificates import Authority, Key, belong_together, cert_pem, general_name, key_pem, new_key, self_signed
 
 CA_LIFETIME = timedelta(days=3650)
 LEAF_LIFETIME = timedelta(days=365)
-_BACKDATE = timedelta(minutes=5)  # a peer's clock may run behind ours
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _SERVICE_NAMES = ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
 
@@ -44,9 +42,8 @@ class Pki:
     def __init__(self, directory: Path, clock: Clock) -> None:
         self.directory = directory
         self._clock = clock
-        self._ca_cert: x509.Certificate
-        self._ca_key: ec.EllipticCurvePrivateKey
-        self.token_key: ec.EllipticCurvePrivateKey
+        self._ca: Authority
+        self.token_key: Key
 
     @classmethod
     def ensure(cls, directory: Path, clock: Clock, names: Iterable[str] = ()) -> Pki:
@@ -78,11 +75,16 @@ class Pki:
 
     @property
     def ca_pem(self) -> bytes:
-        return self._ca_cert.public_bytes(serialization.Encoding.PEM)
+        return self._ca.pem
 
     def renew(self, names: Iterable[str] = ()) -> list[str]:
         """Renew the leaves that are due; the names of those that were."""
         wanted = list(dict.fromkeys((*_LOOPBACK, *_SERVICE_NAMES, *names)))
+        try:
+            for name in wanted:
+                general_name(name)
+        except ValueError as error:
+            raise PkiError(str(error)) from error
         renewed = []
         if self._is_due("server", wanted):
             self._issue("server", common_name="muster", names=wanted, usage=ExtendedKeyUsageOID.SERVER_AUTH)
@@ -114,9 +116,16 @@ class Pki:
 
     def issue_client(self, user: str, groups: Iterable[str] = (), lifetime: timedelta = LEAF_LIFETIME) -> tuple[bytes, bytes]:
         """(certificate, key) in PEM for `user` in `groups`; nothing is written to disk."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        cert = self._sign(key, common_name=user, groups=tuple(groups), usage=ExtendedKeyUsageOID.CLIENT_AUTH, lifetime=lifetime)
-        return cert.public_bytes(serialization.Encoding.PEM), _key_pem(key)
+        key = new_key()
+        cert = self._ca.issue(
+            key,
+            common_name=user,
+            groups=groups,
+            usage=ExtendedKeyUsageOID.CLIENT_AUTH,
+            now=self._clock(),
+            lifetime=lifetime,
+        )
+        return cert_pem(cert), key_pem(key)
 
     # --- the authority
 
@@ -127,48 +136,21 @@ class Pki:
                 f"{key_path} is missing while {cert_path} is there; restore it from a backup, or remove {self.directory} "
                 "to start with a new CA (clients then need the new kubeconfig)"
             )
-        self._ca_key = self._load_or_make_key("ca")
+        key = self._load_or_make_key("ca")
         if not cert_path.exists():
             # First start, or a crash between the two files; the same key makes a certificate that is as good as the lost one.
-            self._ca_cert = self._self_signed(self._ca_key)
-            write_private(cert_path, self._ca_cert.public_bytes(serialization.Encoding.PEM), 0o644)
+            self._ca = Authority(self_signed("muster-ca", key, self._clock(), CA_LIFETIME), key)
+            replace_file(cert_path, self._ca.pem, 0o644)
             return
-        self._ca_cert = _read_cert(cert_path)
-        if not _same_key(self._ca_cert, self._ca_key):
+        self._ca = Authority(_read_cert(cert_path), key)
+        if not belong_together(self._ca.certificate, key):
             raise PkiError(f"{cert_path} and {key_path} do not belong together; restore both from the same backup")
-        if self._ca_cert.not_valid_after_utc <= self._now():
+        end = self._ca.certificate.not_valid_after_utc
+        if end <= self._now():
             raise PkiError(
-                f"{cert_path} expired on {self._ca_cert.not_valid_after_utc:%Y-%m-%d}; remove {self.directory} "
+                f"{cert_path} expired on {end:%Y-%m-%d}; remove {self.directory} "
                 "to start with a new CA (clients then need the new kubeconfig)"
             )
-
-    def _self_signed(self, key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "muster-ca")])
-        now = self._now()
-        usage = x509.KeyUsage(
-            digital_signature=True,
-            key_cert_sign=True,
-            crl_sign=True,
-            content_commitment=False,
-            key_encipherment=False,
-            data_encipherment=False,
-            key_agreement=False,
-            encipher_only=False,
-            decipher_only=False,
-        )
-        return (
-            x509.CertificateBuilder()
-            .subject_name(name)
-            .issuer_name(name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - _BACKDATE)
-            .not_valid_after(now + CA_LIFETIME)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(usage, critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .sign(key, hashes.SHA256())
-        )
 
     # --- leaves
 
@@ -178,12 +160,12 @@ class Pki:
             return True
         try:
             cert, key = _read_cert(cert_path), _read_key(key_path)
-            cert.verify_directly_issued_by(self._ca_cert)
+            cert.verify_directly_issued_by(self._ca.certificate)
         except (PkiError, InvalidSignature, ValueError, TypeError):
             return True  # a leaf that can't be read is simply made anew: nobody pins it
         remaining = cert.not_valid_after_utc - self._now()
         is_young = remaining > (cert.not_valid_after_utc - cert.not_valid_before_utc) / 3
-        return not (is_young and _same_key(cert, key) and _covers(cert, names))
+        return not (is_young and belong_together(cert, key) and _covers(cert, names))
 
     def _issue(
         self,
@@ -194,61 +176,29 @@ class Pki:
         groups: tuple[str, ...] = (),
         names: Iterable[str] = (),
     ) -> None:
-        key = ec.generate_private_key(ec.SECP256R1())
-        cert = self._sign(key, common_name=common_name, groups=groups, names=names, usage=usage, lifetime=LEAF_LIFETIME)
-        write_private(self.directory / f"{stem}.key", _key_pem(key), 0o600)
-        write_private(self.directory / f"{stem}.crt", cert.public_bytes(serialization.Encoding.PEM), 0o644)
-
-    def _sign(
-        self,
-        key: ec.EllipticCurvePrivateKey,
-        *,
-        common_name: str,
-        usage: x509.ObjectIdentifier,
-        lifetime: timedelta,
-        groups: tuple[str, ...] = (),
-        names: Iterable[str] = (),
-    ) -> x509.Certificate:
-        subject = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
-        subject.append(x509.NameAttribute(NameOID.COMMON_NAME, common_name))
-        now = self._now()
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(x509.Name(subject))
-            .issuer_name(self._ca_cert.subject)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - _BACKDATE)
-            .not_valid_after(min(now + lifetime, self._ca_cert.not_valid_after_utc))
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._ca_key.public_key()), critical=False)
+        key = new_key()
+        cert = self._ca.issue(
+            key,
+            common_name=common_name,
+            groups=groups,
+            names=names,
+            usage=usage,
+            now=self._clock(),
+            lifetime=LEAF_LIFETIME,
         )
-        alternatives = [_general_name(name) for name in names]
-        if alternatives:
-            builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
-        return builder.sign(self._ca_key, hashes.SHA256())
+        replace_file(self.directory / f"{stem}.key", key_pem(key))
+        replace_file(self.directory / f"{stem}.crt", cert_pem(cert), 0o644)
 
-    def _load_or_make_key(self, stem: str) -> ec.EllipticCurvePrivateKey:
+    def _load_or_make_key(self, stem: str) -> Key:
         path = self.directory / f"{stem}.key"
         if path.exists():
             return _read_key(path)
-        key = ec.generate_private_key(ec.SECP256R1())
-        write_private(path, _key_pem(key), 0o600)
+        key = new_key()
+        replace_file(path, key_pem(key))
         return key
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(int(self._clock()), tz=UTC)
-
-
-def _general_name(name: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        try:
-            return x509.DNSName(name)
-        except ValueError as error:
-            raise PkiError(f"{name!r} can't stand in a certificate: use an ASCII host name or an IP address") from error
 
 
 def _covers(cert: x509.Certificate, names: list[str]) -> bool:
@@ -258,11 +208,7 @@ def _covers(cert: x509.Certificate, names: list[str]) -> bool:
         present = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return False
-    return all(_general_name(name) in present for name in names)
-
-
-def _same_key(cert: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> bool:
-    return cert.public_key() == key.public_key()
+    return all(general_name(name) in present for name in names)
 
 
 def _read_cert(path: Path) -> x509.Certificate:
@@ -272,36 +218,12 @@ def _read_cert(path: Path) -> x509.Certificate:
         raise PkiError(f"{path}: not a certificate in PEM ({error}); restore it from a backup") from error
 
 
-def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
+def _read_key(path: Path) -> Key:
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except (ValueError, TypeError) as error:
         raise PkiError(f"{path}: not an unencrypted private key in PEM ({error}); restore it from a backup") from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
+    if not isinstance(key, Key):
         raise PkiError(f"{path}: expected an elliptic-curve key, found {type(key).__name__}")
     path.chmod(0o600)
     return key
-
-
-def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-
-
-def write_private(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Replace `path` in one step; never, not even for a moment, with wider permissions than `mode`."""
-    scratch = path.with_name(f".{path.name}.new")
-    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
-    try:
-        os.fchmod(descriptor, mode)
-        view = memoryview(content)
-        while view:
-            view = view[os.write(descriptor, view) :]
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    scratch.replace(path)
-    parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(parent)
-    finally:
-        os.close(parent)

@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
+from muster.objects.ages import UNKNOWN, since
 from muster.objects.status import Raw
-from muster.server.cells import NONE, UNKNOWN, Printer, age, column, items, number, part, since, text
+from muster.server.cells import NONE, Printer, age, column, items, number, part, text
 
 
 class _Summary(msgspec.Struct):

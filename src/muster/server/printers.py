@@ -9,24 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from muster.objects.ages import UNKNOWN, human_duration, since
 from muster.objects.status import Raw
 from muster.objects.time import parse_time
 from muster.server.cells import (
     NONE,
-    UNKNOWN,
     Cells,
     Printer,
     age,
     column,
     containers_and_images,
-    human_duration,
     items,
     number,
     pairs,
     part,
     selector_text,
     shortened,
-    since,
     text,
 )
 from muster.server.pod_printer import POD_PRINTER

@@ -80,7 +80,7 @@ class Rule(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         """As Kubernetes prints a rule in its messages."""
         parts = [
-            f"{label}:[{', '.join(_quoted(value) for value in sorted(values))}]"
+            f"{label}:[{', '.join(quoted(value) for value in sorted(values))}]"
             for label, values in (
                 ("APIGroups", self.groups),
                 ("Resources", self.resources),
@@ -93,7 +93,7 @@ class Rule(msgspec.Struct, frozen=True):
         return "{" + ", ".join(parts) + "}"
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     return f'"{text}"'
 
 

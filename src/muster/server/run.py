@@ -131,7 +131,16 @@ class Server:
         audit = self._open_audit()
         app = self._application(authorizer, audit)
         context = self.pki.server_context()
-        self._listener = Listener(config, app, context, self.metrics)
+        self._listener = Listener(
+            app,
+            config.host,
+            config.port,
+            limits=config.limits,
+            metrics=self.metrics,
+            clock=config.clock,
+            context=context,
+            end_streams=app.close_streams,
+        )
         await self._listener.start()
         self._undo.push_async_callback(self._listener.stop, config.stop_grace_s)
         self._keeper = Keeper(self.store, self.memory.rbac, self._ca_text)

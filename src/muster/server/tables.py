@@ -16,9 +16,10 @@ from typing import Any
 import msgspec
 
 from muster.objects import jsonpath
+from muster.objects.ages import INVALID, UNKNOWN, since
 from muster.objects.resources import Column, Resource
 from muster.objects.status import Raw
-from muster.server.cells import INVALID, UNKNOWN, Printer, since
+from muster.server.cells import Printer
 from muster.server.printers import PRINTERS
 
 _NAME_COLUMN: Raw = {

@@ -21,10 +21,12 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 
+from muster.objects.names import NAMESPACE_SYSTEM
 from muster.objects.status import Raw
 
 TOKEN_SECRET_TYPE = "muster.dev/token-hash"  # noqa: S105 - the type of a Secret, not a secret
-TOKEN_NAMESPACE = "kube-system"  # noqa: S105 - a namespace; such Secrets elsewhere mean nothing
+TOKEN_NAMESPACE = NAMESPACE_SYSTEM
+"""Such Secrets elsewhere mean nothing."""
 TOKEN_PREFIX = "muster-"  # noqa: S105 - lets scanners recognise a leaked token
 TOKEN_CHARS_MAX = 8192
 ISSUER = "https://kubernetes.default.svc"

@@ -50,6 +50,27 @@ def test_true_is_not_one() -> None:
     assert owned(new)["editor/Update"] == {".spec.unknown.p"}
 
 
+def test_entries_that_a_write_does_not_touch_stay_as_they_were_written() -> None:
+    """Whatever their order: other servers write sets in other orders, and a write is not to rewrite what it does not change."""
+    entry = {"manager": "m", "operation": "Update", "apiVersion": "v", "time": "", "fieldsType": "FieldsV1", "more": 1}
+    fields: Raw = {"f:spec": {"f:s": {}, "f:n": {}}, "f:data": {}}
+    old = thing({"n": 1, "s": "x"}, managedFields=[{**entry, "fieldsV1": fields}])
+    untouched = update(old, {**old, "spec": {"n": 1, "s": "x", "map": {}}}, "editor")
+    assert json.dumps(untouched["metadata"]["managedFields"][0]["fieldsV1"]) == json.dumps(fields)
+    assert untouched["metadata"]["managedFields"][0]["more"] == 1
+    changed = update(old, {**old, "spec": {"s": "x"}, "data": 1}, "editor")
+    assert json.dumps(changed["metadata"]["managedFields"][0]["fieldsV1"]) == '{"f:spec": {"f:s": {}}}'
+
+
+def test_an_item_may_be_nothing_but_its_default_key() -> None:
+    items = {"properties": {"p": {"default": "TCP"}}}
+    ports = {"items": items, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["p"]}
+    schema = {"properties": {"spec": {"properties": {"ports": ports}}}}
+    for raw in (update(None, thing({"ports": [{}]}), schema=schema), apply(None, thing({"ports": [{}]}), schema=schema)):
+        (entry,) = raw["metadata"]["managedFields"]
+        assert entry["fieldsV1"]["f:spec"]["f:ports"]['k:{"p":"TCP"}'] == {}
+
+
 def test_subresources_have_entries_of_their_own() -> None:
     old = update(None, thing({"n": 1}), "one")
     new = update(old, {**old, "status": {"phase": "Running"}}, "one", subresource="status")

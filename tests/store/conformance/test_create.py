@@ -10,7 +10,7 @@ import pytest
 from muster.objects.status import AlreadyExists, ApiError, BadRequest, Invalid, NotFound, Raw
 from muster.objects.time import parse_time
 from muster.store.contract import Store, WriteOptions
-from tests.store.conformance.support import config_map, network_policy, pod, unique
+from tests.store.conformance.support import NOT_OURS, config_map, network_policy, pod, unique
 
 
 async def test_the_server_sets_what_is_its_own(store: Store, namespace: str) -> None:
@@ -177,8 +177,7 @@ async def test_refused(store: Store, namespace: str, obj: Raw, refusal: type[Api
     assert 400 <= refused.value.code < 500
     if field:
         assert any(cause.field.startswith(field) for cause in refused.value.causes), refused.value.causes
-    # A real cluster puts a config map of its own into every namespace.
-    assert {item["metadata"]["name"] for item in (await store.list(maps, namespace)).items} <= {"kube-root-ca.crt"}
+    assert {item["metadata"]["name"] for item in (await store.list(maps, namespace)).items} <= {NOT_OURS}
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from tests.store.conformance.support import (
     definition,
     gone,
     is_established,
+    served,
     unique,
     until,
     watching,
@@ -65,6 +66,15 @@ async def test_the_schema_holds(store: Store, namespace: str, spec: dict[str, ob
         assert (await store.get(widgets, "b", namespace))["spec"] == {"size": 1, "colour": "red"}
 
 
+async def test_custom_kinds_may_have_finalizers_without_a_domain(store: Store, namespace: str) -> None:
+    async with custom_kind(store) as widgets:
+        held = widget(widgets.group, "a")
+        held["metadata"]["finalizers"] = ["plain.example.com"]
+        await store.create(widgets, held, namespace)
+        assert (await store.delete(widgets, "a", namespace))["metadata"]["deletionTimestamp"]
+        await store.patch(widgets, "a", {"metadata": {"finalizers": None}}, namespace)
+
+
 async def test_a_stale_version_is_a_conflict(store: Store, namespace: str) -> None:
     async with custom_kind(store) as widgets:
         created = await store.create(widgets, widget(widgets.group, "a"), namespace)
@@ -81,8 +91,6 @@ async def test_deleting_the_definition_deletes_its_objects(store: Store, namespa
         crd = await store.create(definitions, definition(group))
         name = crd["metadata"]["name"]
         await until(store, definitions, name, None, is_established)
-        from tests.store.conformance.support import served
-
         widgets = await served(store, group, "Widget")
         for n in range(10):
             await store.create(widgets, widget(group, f"w{n}"), namespace)

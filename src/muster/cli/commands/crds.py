@@ -19,7 +19,7 @@ def crds(kinds: tuple[str, ...], output: str, selectable_fields: bool) -> None:
     They work on Kubernetes 1.20 and newer: `muster crds | kubectl apply --server-side -f -`.
     """
     from muster.cli import output as out
-    from muster.cli import yamlio
+    from muster.objects import yaml_text
     from muster.objects.catalog import CATALOG
     from muster.objects.crd import crds_for
 
@@ -39,4 +39,4 @@ def crds(kinds: tuple[str, ...], output: str, selectable_fields: bool) -> None:
     elif output == "json":
         out.emit(out.to_json(made[0] if len(made) == 1 else out.as_list(made)))
     else:
-        out.emit("---\n".join(yamlio.dump(crd) for crd in made))
+        out.emit("---\n".join(yaml_text.dump(crd) for crd in made))

@@ -28,13 +28,14 @@ async def _install(target: Target, state: State, options: InstallOptions, write:
 
 
 def _print_manifests(options: InstallOptions, output: str) -> None:
-    from muster.cli import manifests, yamlio
+    from muster.cli import manifests
     from muster.cli import output as out
     from muster.cli.installing import custom_kinds
     from muster.controllers import cluster_controllers
+    from muster.objects import yaml_text
 
     made = manifests.everything(options, custom_kinds(), [c.name for c in cluster_controllers()])
-    out.emit(out.to_json(out.as_list(made)) if output == "json" else "---\n".join(yamlio.dump(obj) for obj in made))
+    out.emit(out.to_json(out.as_list(made)) if output == "json" else "---\n".join(yaml_text.dump(obj) for obj in made))
 
 
 @command("install", "Put Muster into a Kubernetes cluster.")

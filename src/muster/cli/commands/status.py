@@ -53,7 +53,10 @@ def local_status(data_dir: Path) -> dict[str, Any]:
     """What runs from the data directory on this machine, whether or not the kubeconfig points there."""
     from muster.cli.datadir import holder_of, read_record
 
-    pid = holder_of(data_dir)
+    try:
+        pid = holder_of(data_dir)
+    except CliError as e:
+        return {"dataDir": str(data_dir), "running": False, "error": e.message}
     record = read_record(data_dir) if pid else None
     found: dict[str, Any] = {"dataDir": str(data_dir), "running": pid is not None}
     if pid:
@@ -123,7 +126,7 @@ def _print(value: dict[str, Any]) -> None:
     if local["running"]:
         click.echo(f"local:        process {local.get('pid')} on {local['dataDir']}, since {local.get('startedAt', 'unknown')}")
     else:
-        click.echo(f"local:        nothing runs on {local['dataDir']}")
+        click.echo(f"local:        {local.get('error') or f'nothing runs on {data_dir_of(local)}'}")
     if "parts" in value:
         click.echo(f"parts:        {', '.join(value['parts'])}{_left_out(value)}")
     if "store" in value:
@@ -134,6 +137,10 @@ def _print(value: dict[str, Any]) -> None:
         _print_controllers(value["controllers"])
     if value.get("objects"):
         click.echo("\n" + out.simple_table(["KIND", "OBJECTS"], sorted(value["objects"].items())))
+
+
+def data_dir_of(local: dict[str, Any]) -> str:
+    return str(local["dataDir"])
 
 
 def _left_out(value: dict[str, Any]) -> str:

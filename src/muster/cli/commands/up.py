@@ -81,6 +81,10 @@ def up(ctx: click.Context, *, data_dir: Path, listen: str, without: tuple[str, .
     left_out = parse_without(without, parts.OPTIONAL)
     _check_length(data_dir)
 
+    from muster.cli.datadir import prepare
+
+    prepare(data_dir)  # before everything that takes longer: most mistakes are about the directory
+
     from muster.cli.local import Local
     from muster.server import logs
 

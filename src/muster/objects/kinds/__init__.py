@@ -1,0 +1,1 @@
+"""One file per API group, each with its views and `RESOURCES`; `muster.objects.catalog` joins them. Pure."""

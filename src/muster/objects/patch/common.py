@@ -131,12 +131,3 @@ def _numbers_alike(value: Any) -> Any:
     if isinstance(value, list):
         return [_numbers_alike(inner) for inner in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def shown(value: Any) -> str:
-    """A value for a message, cut short."""
-    try:
-        text = json.dumps(value, ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError):
-        text = type(value).__name__
-    return text if len(text) <= 80 else f"{text[:77]}..."

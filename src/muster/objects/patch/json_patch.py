@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from muster.objects.patch.common import check_depth, clone, json_equal, shown
-from muster.objects.status import ApiError, BadRequest, Cause, Invalid, Raw, RequestEntityTooLarge
+from muster.objects.patch.common import check_depth, clone, json_equal
+from muster.objects.status import ApiError, BadRequest, Cause, Invalid, Raw, RequestEntityTooLarge, shown
 
 OPERATIONS_MAX: Final = 10_000
 _COPIED_MAX: Final = 32 * 1024 * 1024

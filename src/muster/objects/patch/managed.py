@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from muster.objects.names import validate_field_manager
-from muster.objects.patch.common import STORED_DEPTH_MAX, check_depth, clone, holds_null, is_same_json, shown
+from muster.objects.patch.common import STORED_DEPTH_MAX, check_depth, clone, holds_null, is_same_json
 from muster.objects.patch.fieldset import Fields, Path, difference, intersection, path_text, paths, union
 from muster.objects.patch.managers import (
     Entry,
@@ -39,7 +39,7 @@ from muster.objects.patch.typed import (
     prune,
     without_nulls,
 )
-from muster.objects.status import BadRequest, Cause, Conflict, Raw
+from muster.objects.status import BadRequest, Cause, Conflict, Raw, shown
 from muster.objects.time import format_time
 
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"

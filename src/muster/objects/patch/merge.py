@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from muster.objects.patch.common import check_depth, clone, shown
-from muster.objects.status import BadRequest, Raw
+from muster.objects.patch.common import check_depth, clone
+from muster.objects.status import BadRequest, Raw, shown
 
 
 def apply_merge_patch(doc: Mapping[str, Any], patch: Any) -> Raw:

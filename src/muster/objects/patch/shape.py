@@ -16,8 +16,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from muster.objects.patch.common import identity, is_scalar, shown
-from muster.objects.status import Cause, Invalid
+from muster.objects.patch.common import identity, is_scalar
+from muster.objects.status import Cause, Invalid, shown
 
 Schema = Mapping[str, Any] | None
 

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from muster.objects.patch.common import check_depth, clone, identity, shown
+from muster.objects.patch.common import check_depth, clone, identity
 from muster.objects.patch.shape import Schema, Shape, root_shape
-from muster.objects.status import BadRequest, Cause, Raw
+from muster.objects.status import BadRequest, Cause, Raw, shown
 
 _PATCH: Final = "$patch"
 _RETAIN: Final = "$retainKeys"

@@ -11,8 +11,7 @@ from typing import Any
 
 from muster.objects.names import validate_label_key, validate_label_value, validate_qualified_name
 from muster.objects.quantity import Quantity
-from muster.objects.status import Cause, Raw
-from muster.objects.structural_check import shown
+from muster.objects.status import Cause, Raw, shown
 
 
 class Report:

@@ -18,22 +18,23 @@ from muster.objects.status import BadRequest, Raw
 from muster.objects.time import Clock
 from muster.store.contract import DEFAULT_WRITE, Operation, PatchType, Preconditions, Propagation, WriteOptions
 from muster.store.embedded.admission import Actor, Admission
+from muster.store.embedded.collection import Collection
 from muster.store.embedded.committer import InlineCommitter, ThreadCommitter
 from muster.store.embedded.core import Core
-from muster.store.embedded.custom import CRD_ID, CustomKinds
+from muster.store.embedded.custom import CustomKinds
 from muster.store.embedded.database import Database
 from muster.store.embedded.garbage import GarbageCollector
 from muster.store.embedded.limits import Limits
 from muster.store.embedded.namespaces import NAMESPACES_ID, prepare_namespace
 from muster.store.embedded.opening import load
 from muster.store.embedded.reads import Reads, RecordPage, VersionMatch
-from muster.store.embedded.records import Record
+from muster.store.embedded.records import Event, Record
 from muster.store.embedded.registry import Registry
 from muster.store.embedded.selection import in_version
-from muster.store.embedded.shaping import Shaper, WriteContext
+from muster.store.embedded.shaping import CRD_ID, Shaper, WriteContext
 from muster.store.embedded.subresources import Subresources
 from muster.store.embedded.transaction import Result, Transaction
-from muster.store.embedded.usage import Usage
+from muster.store.embedded.usage import Usage, measure
 from muster.store.embedded.watchers import Watcher
 from muster.store.embedded.writes import Writes
 
@@ -150,6 +151,14 @@ class RecordStore:
         return self._registry.catalog
 
     @property
+    def listeners(self) -> list[Callable[[Collection, Event], None]]:
+        """Called, on the loop, for each change after it shows to readers and before its author is answered.
+
+        They must be quick, must not raise, and write only from tasks of their own.
+        """
+        return self._core.listeners
+
+    @property
     def on_resources_changed(self) -> list[Callable[[], None]]:
         """Called, on the loop, whenever a CustomResourceDefinition changed what is served."""
         return self._registry.on_changed
@@ -162,30 +171,8 @@ class RecordStore:
         return self._registry.find(resource).schema(resource.version)
 
     def usage(self) -> Usage:
-        core, database = self._core, self._database
-        counters = core.counters
-        return Usage(
-            limits=core.limits,
-            objects={c.id: len(c.records) for c in core.collections.values() if c.records},
-            resource_version=core.committed_rv,
-            horizon=core.horizon,
-            file_bytes=database.size_bytes() if database is not None else 0,
-            in_flight_len=core.in_flight_len,
-            in_flight_bytes=core.in_flight_bytes,
-            watchers_len=len(core.watchers),
-            watch_lag_len=max((watcher.lag for watcher in core.watchers), default=0),
-            history_len=core.history_len,
-            history_bytes=core.history_bytes,
-            compaction_backlog_len=database.doomed_len if database is not None else 0,
-            garbage_queue_len=self._garbage.queue_len,
-            writes=counters.writes,
-            batches=counters.batches,
-            commit_failures=counters.commit_failures,
-            refused_writes=counters.refused_writes,
-            compacted=counters.compacted,
-            expired_watches=counters.expired_watches,
-            checkpoints=database.checkpoints if database is not None else 0,
-        )
+        """What the store holds, and how near its limits it is."""
+        return measure(self._core, self._database, garbage_queue_len=self._garbage.queue_len)
 
     def compact(self, resource_version: str = "") -> None:
         """Forget the history up to a version, by default all of it: older watches and continued lists get Expired."""

@@ -18,6 +18,7 @@ from muster.store.embedded.admission import Actor, Admission, AdmissionOperation
 from muster.store.embedded.registry import Served
 from muster.store.embedded.rules import conform, invalid, refusal
 
+CRD_ID = "customresourcedefinitions.apiextensions.k8s.io"
 _WARNINGS_MAX = 20
 
 
@@ -54,17 +55,20 @@ class Shaper:
         """`raw` ready to be stored but for its version and managed fields. Raises what the client is to hear."""
         structural = served.structural(resource.version)
         raw = self._fields(served, resource, raw, context)
-        raw = _with_defaults(structural, resource, raw)
+        raw = _with_defaults(structural, resource, raw, old)
         operation: AdmissionOperation = "CREATE" if old is None else "UPDATE"
         request: AdmissionRequest | None = None
         if self.admission is not None:
             request = admission_request(operation, resource, context, raw=raw, old=old, subresource=subresource)
             changed = await self.admission.mutate(request)
             if changed is not None:
-                raw = _with_defaults(structural, resource, _same_object(resource, raw, conform(resource, changed)))
+                raw = _with_defaults(structural, resource, _same_object(resource, raw, conform(resource, changed)), old)
         causes = structural.validate(raw) if structural is not None else []
         if not causes:
             causes = validate_object(resource, raw, old, subresource)
+            if served.is_custom or resource.qualified == CRD_ID:
+                # Only Kubernetes' own kinds insist on a domain; definitions carry a finalizer without one from the start.
+                causes = [cause for cause in causes if not cause.message.endswith("nor is it fully qualified")]
         if causes:
             raise invalid(resource, str(raw["metadata"].get("name") or ""), causes)
         if request is not None and self.admission is not None:
@@ -126,8 +130,8 @@ def admission_request(
     )
 
 
-def _with_defaults(structural: Structural | None, resource: Resource, raw: Raw) -> Raw:
-    return apply_defaults(resource, structural.default(raw) if structural is not None else raw)
+def _with_defaults(structural: Structural | None, resource: Resource, raw: Raw, old: Raw | None) -> Raw:
+    return apply_defaults(resource, structural.default(raw) if structural is not None else raw, old)
 
 
 def _same_object(resource: Resource, before: Raw, after: Raw) -> Raw:

@@ -1,4 +1,4 @@
-"""A snapshot of what a store holds and how near its limits it is. Plain values."""
+"""A snapshot of what a store holds and how near its limits it is. Plain values, read on the loop."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from muster.store.embedded.core import Core
+from muster.store.embedded.database import Database
 from muster.store.embedded.limits import Limits
 
 Reading = tuple[str, str, float]
@@ -65,3 +67,29 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         yield "events_compacted", "Events dropped from the history", self.compacted
         yield "watches_expired", "Watches ended because they fell behind the history", self.expired_watches
         yield "checkpoints", "Times the write-ahead log was copied into the file", self.checkpoints
+
+
+def measure(core: Core, database: Database | None, *, garbage_queue_len: int) -> Usage:
+    counters = core.counters
+    return Usage(
+        limits=core.limits,
+        objects={c.id: len(c.records) for c in core.collections.values() if c.records},
+        resource_version=core.committed_rv,
+        horizon=core.horizon,
+        file_bytes=database.size_bytes() if database is not None else 0,
+        in_flight_len=core.in_flight_len,
+        in_flight_bytes=core.in_flight_bytes,
+        watchers_len=len(core.watchers),
+        watch_lag_len=max((watcher.lag for watcher in core.watchers), default=0),
+        history_len=core.history_len,
+        history_bytes=core.history_bytes,
+        compaction_backlog_len=database.doomed_len if database is not None else 0,
+        garbage_queue_len=garbage_queue_len,
+        writes=counters.writes,
+        batches=counters.batches,
+        commit_failures=counters.commit_failures,
+        refused_writes=counters.refused_writes,
+        compacted=counters.compacted,
+        expired_watches=counters.expired_watches,
+        checkpoints=database.checkpoints if database is not None else 0,
+    )

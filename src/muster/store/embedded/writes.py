@@ -16,10 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from muster.objects.names import Entropy, generated_name
-from muster.objects.patch.json_patch import apply_json_patch
 from muster.objects.patch.managed import apply_server_side
-from muster.objects.patch.merge import apply_merge_patch
-from muster.objects.patch.strategic import apply_strategic
 from muster.objects.resources import Resource
 from muster.objects.status import (
     AlreadyExists,
@@ -38,6 +35,7 @@ from muster.store.contract import EventType, PatchType, Preconditions, Propagati
 from muster.store.embedded import rules
 from muster.store.embedded.core import Core, encoded
 from muster.store.embedded.deletion import is_namespace, may_go, plan_delete
+from muster.store.embedded.patching import applied_part, patched_with, replace_part
 from muster.store.embedded.records import Key, Record
 from muster.store.embedded.registry import Registry, Served
 from muster.store.embedded.selection import in_version
@@ -235,7 +233,7 @@ class Writes:
         record = self._existing(txn, served, resource, key)
         rules.check_preconditions(resource, record, preconditions)
         current = in_version(record, resource.api_version).raw()
-        patched = _patched(current, patch, patch_type, served.schema(resource.version))
+        patched = patched_with(current, patch, patch_type, served.schema(resource.version))
         raw = rules.conform(resource, patched)
         self._check_same_name(resource, raw, key)
         rules.check_version(resource, raw, record, required=False)
@@ -256,7 +254,7 @@ class Writes:
         if not isinstance(patch, Mapping):
             raise BadRequest(f"an apply patch must be an object, not {type(patch).__name__}")
         options = context.options
-        config = _covered(resource, rules.conform(resource, patch), subresource)
+        config = applied_part(resource, rules.conform(resource, patch), subresource)
         config["metadata"].setdefault("name", key[1])
         self._check_same_name(resource, config, key)
         record = txn.read(served.collection, key)
@@ -297,7 +295,7 @@ class Writes:
         if subresource == "status":
             raw = rules.replace_status(current, raw)
         elif subresource:
-            raw = _replace_part(current, raw, subresource)
+            raw = replace_part(current, raw, subresource)
         else:
             raw = rules.replace(resource, current, raw)
         managed = raw["metadata"].get("managedFields")
@@ -412,33 +410,3 @@ def _stored(result: Result, by_change: Mapping[int, Record]) -> Record:
         return by_change[id(result.change)]
     assert result.record is not None
     return result.record
-
-
-def _patched(current: Raw, patch: Raw | Sequence[Raw], patch_type: PatchType, schema: Raw | None) -> Raw:
-    if patch_type is PatchType.JSON:
-        if isinstance(patch, Mapping):
-            raise BadRequest("a JSON patch is a list of operations, not an object; for an object send a merge patch")
-        return apply_json_patch(current, patch)
-    if not isinstance(patch, Mapping):
-        raise BadRequest(f"a {patch_type.value} must be an object, not {type(patch).__name__}")
-    if patch_type is PatchType.STRATEGIC:
-        return apply_strategic(current, dict(patch), schema)
-    return apply_merge_patch(current, dict(patch))
-
-
-def _covered(resource: Resource, config: Raw, subresource: str) -> Raw:
-    """What of an applied configuration counts: status only through its subresource, and nothing else there."""
-    if subresource == "status":
-        return {key: value for key, value in config.items() if key in ("apiVersion", "kind", "metadata", "status")}
-    return {key: value for key, value in config.items() if key != "status"} if resource.has_status else config
-
-
-def _replace_part(current: Raw, raw: Raw, subresource: str) -> Raw:
-    """`finalize` writes a namespace's spec.finalizers, `approval` a request's conditions; nothing else of the object."""
-    result = {**current, "metadata": dict(current["metadata"])}
-    if subresource == "finalize":
-        result["spec"] = {**(current.get("spec") or {}), "finalizers": (raw.get("spec") or {}).get("finalizers") or []}
-    else:
-        conditions = (raw.get("status") or {}).get("conditions") or []
-        result["status"] = {**(current.get("status") or {}), "conditions": conditions}
-    return result

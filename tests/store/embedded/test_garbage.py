@@ -1,0 +1,229 @@
+"""Cleaning up, beyond what the conformance suite asks of both stores: circles, unresolvable owners, crashes, retries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.objects.meta import owner_reference
+from muster.objects.status import NotFound, Raw
+from muster.store.contract import EventType
+from muster.store.embedded import EmbeddedStore
+from muster.store.embedded.database import CommitFailed, Database, Row
+from tests.store.embedded.support import CONFIG_MAPS, NAMESPACES, NODES, PODS, SECRETS, config_map, open_store, pod
+
+
+async def make(store: EmbeddedStore, name: str, *owners: Raw, namespace: str = "default", **metadata: Any) -> Raw:
+    references = [owner_reference(owner, controller=False) for owner in owners]
+    return await store.create(CONFIG_MAPS, config_map(name, ownerReferences=references, **metadata), namespace)
+
+
+def there(store: EmbeddedStore, namespace: str = "default") -> list[str]:
+    return [record.name for record in store.list_records(CONFIG_MAPS, namespace).records]
+
+
+async def test_a_long_chain_goes_link_by_link() -> None:
+    store = await open_store()
+    link = await make(store, "n000")
+    for n in range(1, 150):
+        link = await make(store, f"n{n:03}", link)
+    await store.delete(CONFIG_MAPS, "n000", "default")
+    await store.settled()
+    assert there(store) == []
+    await store.close()
+
+
+async def test_a_wide_family_goes_together(tmp_path: Path) -> None:
+    store = await open_store(tmp_path)
+    owner = await make(store, "owner")
+    for n in range(300):
+        await make(store, f"child{n:03}", owner)
+    before = store.usage()
+    await store.delete(CONFIG_MAPS, "owner", "default")
+    await store.settled()
+    after = store.usage()
+    assert there(store) == []
+    assert after.batches - before.batches < 150, "deletes share their commits"
+    await store.close()
+
+
+async def test_a_circle_of_owners_goes_when_asked_in_the_foreground() -> None:
+    store = await open_store()
+    one = await make(store, "one")
+    two = await make(store, "two", one)
+    reference = owner_reference(two, controller=False)
+    await store.patch(CONFIG_MAPS, "one", {"metadata": {"ownerReferences": [reference]}}, "default")
+    await store.delete(CONFIG_MAPS, "one", "default", propagation="Foreground")
+    await store.settled()
+    assert there(store) == []
+    await store.close()
+
+
+async def test_foreground_goes_all_the_way_down_before_it_comes_up() -> None:
+    store = await open_store()
+    top = await make(store, "top")
+    middle = await make(store, "middle", top)
+    await make(store, "bottom", middle)
+    watcher = store.watch_records(CONFIG_MAPS, "default", resource_version=store.resource_version)
+    await store.delete(CONFIG_MAPS, "top", "default", propagation="Foreground")
+    await store.settled()
+    order = [e.record.name for e in await anext(watcher) if e.type is EventType.DELETED]
+    assert order == ["bottom", "middle", "top"]
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("reference", "is_collected"),
+    [
+        pytest.param({"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "u"}, True, id="never was"),
+        pytest.param(
+            {"apiVersion": "unheard.example.com/v1", "kind": "Thing", "name": "x", "uid": "u"}, False, id="unknown kind"
+        ),
+        pytest.param({"apiVersion": "v1", "kind": "Node", "name": "x", "uid": "u"}, True, id="cluster-wide, never was"),
+    ],
+)
+async def test_owners_that_are_not_there(reference: Raw, is_collected: bool) -> None:
+    store = await open_store()
+    await store.create(CONFIG_MAPS, config_map("child", ownerReferences=[reference]), "default")
+    await store.settled()
+    assert there(store) == ([] if is_collected else ["child"])
+    await store.close()
+
+
+async def test_an_owner_in_another_namespace_counts_as_gone() -> None:
+    store = await open_store()
+    await store.create(NAMESPACES, {"metadata": {"name": "other"}})
+    owner = await make(store, "owner", namespace="other")
+    await make(store, "child", owner)
+    await store.settled()
+    assert there(store) == []
+    assert there(store, "other") == ["owner"]
+    await store.close()
+
+
+async def test_a_cluster_wide_object_is_not_collected_for_a_namespaced_owner() -> None:
+    store = await open_store()
+    owner = await make(store, "owner")
+    await store.create(NODES, {"metadata": {"name": "n", "ownerReferences": [owner_reference(owner)]}})
+    await store.delete(CONFIG_MAPS, "owner", "default")
+    await store.settled()
+    assert (await store.get(NODES, "n"))["metadata"]["name"] == "n"
+    await store.close()
+
+
+async def test_pods_on_nodes_get_their_grace() -> None:
+    store = await open_store()
+    owner = await make(store, "owner")
+    child = pod("child", ownerReferences=[owner_reference(owner)])
+    child["spec"]["nodeName"] = "n1"
+    await store.create(PODS, child, "default")
+    await store.delete(CONFIG_MAPS, "owner", "default")
+    await store.settled()
+    deleting = await store.get(PODS, "child", "default")
+    assert deleting["metadata"]["deletionGracePeriodSeconds"] == 30
+    await store.close()
+
+
+async def test_what_a_crash_left_undone_is_found_when_the_store_opens(tmp_path: Path) -> None:
+    store = await open_store(tmp_path)
+    owner = await make(store, "owner")
+    await make(store, "child", owner)
+    orphaning = await make(store, "orphaning")
+    await make(store, "orphan", orphaning)
+    waiting = await make(store, "waiting")
+    await make(store, "awaited", waiting)
+    await store.create(NAMESPACES, {"metadata": {"name": "going"}})
+    await make(store, "content", namespace="going")
+    # As if the process died right after each of these was committed: nothing is collected any more.
+    await store._garbage.close()
+    await store.delete(CONFIG_MAPS, "owner", "default")
+    await store.delete(CONFIG_MAPS, "orphaning", "default", propagation="Orphan")
+    await store.delete(CONFIG_MAPS, "waiting", "default", propagation="Foreground")
+    await store.delete(NAMESPACES, "going")
+    assert there(store) == ["awaited", "child", "orphan", "orphaning", "waiting"]
+    await store.close()
+    again = await open_store(tmp_path)
+    await again.settled()
+    assert there(again) == ["orphan"]
+    assert "ownerReferences" not in (await again.get(CONFIG_MAPS, "orphan", "default"))["metadata"]
+    with pytest.raises(NotFound):
+        await again.get(NAMESPACES, "going")
+    await again.close()
+
+
+async def test_a_full_disk_delays_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import muster.store.embedded.garbage as garbage
+
+    monkeypatch.setattr(garbage, "_RETRY_S", (0.01,))
+    store = await open_store(tmp_path)
+    owner = await make(store, "owner")
+    await make(store, "child", owner)
+    failures = 0
+    commit = Database.commit
+
+    def sometimes(self: Database, rows: list[Row]) -> None:
+        nonlocal failures
+        if rows[0].name == "child" and failures < 3:
+            failures += 1
+            raise CommitFailed("no room left", full=True)
+        commit(self, rows)
+
+    monkeypatch.setattr(Database, "commit", sometimes)
+    watcher = store.watch_records(CONFIG_MAPS, "default", resource_version=store.resource_version)
+    await store.delete(CONFIG_MAPS, "owner", "default")
+    deleted: list[str] = []
+    while "child" not in deleted:
+        deleted += [event.record.name for event in await anext(watcher)]
+    assert failures == 3
+    await store.close()
+
+
+async def test_a_namespace_lists_what_keeps_it() -> None:
+    store = await open_store()
+    await store.create(NAMESPACES, {"metadata": {"name": "going"}})
+    await make(store, "held", namespace="going", finalizers=["example.com/one"])
+    await store.create(SECRETS, {"metadata": {"name": "s", "finalizers": ["example.com/two"]}}, "going")
+    await store.delete(NAMESPACES, "going")
+    await store.settled()
+    conditions = {c["type"]: c for c in (await store.get(NAMESPACES, "going"))["status"]["conditions"]}
+    assert conditions["NamespaceContentRemaining"]["message"] == (
+        "Some resources are remaining: configmaps has 1 resource instances, secrets has 1 resource instances"
+    )
+    assert conditions["NamespaceFinalizersRemaining"]["message"].endswith(
+        "example.com/one in 1 resource instances, example.com/two in 1 resource instances"
+    )
+    await store.patch(CONFIG_MAPS, "held", {"metadata": {"finalizers": None}}, "going")
+    await store.patch(SECRETS, "s", {"metadata": {"finalizers": None}}, "going")
+    await store.settled()
+    with pytest.raises(NotFound):
+        await store.get(NAMESPACES, "going")
+    await store.close()
+
+
+async def test_a_namespaces_finalizers_can_be_taken_away_by_hand() -> None:
+    """What an operator does with a namespace that is stuck: replace it through `finalize`."""
+    store = await open_store()
+    await store.create(NAMESPACES, {"metadata": {"name": "stuck"}, "spec": {"finalizers": ["example.com/mine"]}})
+    created = await store.get(NAMESPACES, "stuck")
+    assert created["spec"]["finalizers"] == ["example.com/mine", "kubernetes"]
+    await store.delete(NAMESPACES, "stuck")
+    await store.settled()
+    left = await store.get(NAMESPACES, "stuck")
+    assert left["spec"]["finalizers"] == ["example.com/mine"]
+    await store.update(NAMESPACES, {**left, "spec": {"finalizers": []}}, subresource="finalize")
+    with pytest.raises(NotFound):
+        await store.get(NAMESPACES, "stuck")
+    await store.close()
+
+
+async def test_a_namespaces_own_fields_are_not_the_clients() -> None:
+    store = await open_store()
+    created = await store.create(NAMESPACES, {"metadata": {"name": "n"}, "status": {"phase": "Terminating"}})
+    assert created["status"] == {"phase": "Active"}
+    assert created["metadata"]["labels"] == {"kubernetes.io/metadata.name": "n"}
+    updated = await store.update(NAMESPACES, {"metadata": {"name": "n", "labels": {"x": "y"}}, "spec": {"finalizers": []}})
+    assert updated["spec"] == {"finalizers": ["kubernetes"]}
+    assert updated["metadata"]["labels"] == {"x": "y", "kubernetes.io/metadata.name": "n"}
+    await store.close()
