@@ -18,7 +18,7 @@ from muster.sim.machine import PodScript
 from muster.sim.world import Chaos, World, simulate
 from muster.store.contract import Store
 
-SEEDS = range(200 if os.environ.get("MUSTER_SOAK") else 3)
+SEEDS = range(100 if os.environ.get("MUSTER_SOAK") else 3)
 CHAOS = Chaos(kill_every_s=60, partition_every_s=60, partition_s=(1, 20), lease_loss_every_s=200)
 FOREVER = PodScript(run_s=None, stop_s=0.5)
 

@@ -29,6 +29,7 @@ from muster.objects.time import Clock, wall_clock
 from muster.server.logs import logger
 from muster.server.webhook import Webhook
 from muster.store.kubernetes import KubernetesStore
+from muster.store.leases import new_identity
 
 log = logger(__name__)
 
@@ -63,7 +64,7 @@ class Cluster:
         entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self.options = options
-        self.identity = f"{socket.gethostname()}_{os.getpid()}_{entropy(4).hex()}"
+        self.identity = new_identity(socket.gethostname(), entropy)
         self.manager: Manager | None = None
         self.webhooks: Endpoint | None = None
         self.health: Endpoint | None = None

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import msgspec
 
 from muster.controllers.runtime import Controller, Runner
+from muster.objects.names import NAMESPACE_SYSTEM
 from muster.objects.time import Clock
 from muster.store.backoff import Backoff, is_cancelled
 from muster.store.contract import Store
@@ -35,7 +36,7 @@ class Election(msgspec.Struct, frozen=True, kw_only=True):
 
     identity: str
     name: str = "muster-controller"
-    namespace: str = "kube-system"
+    namespace: str = NAMESPACE_SYSTEM
     timing: LeaseTiming = LeaseTiming()
 
 

@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 
 from muster.objects.meta import name_of
 from muster.objects.status import Forbidden, Raw
-from muster.server.authorization import Authorizer
+from muster.server.authorization import MASTERS, Authorizer, forbidden
 from muster.server.escalation import EscalationCheck, TokenCheck
+from muster.server.rbac import Attributes
 from muster.store.embedded.admission import Admission, AdmissionRequest
 
 DEFAULT_ACCOUNT = "default"
@@ -172,8 +173,26 @@ class PodKeepsWhatWasFilledIn(Hook):
         return {**raw, "spec": {**spec, **kept}} if kept else None
 
 
+class CreatePermission(Hook):
+    """Whoever makes an object needs `create`, also when server-side apply does it, which asks for `patch` only."""
+
+    def __init__(self, authorizer: Authorizer) -> None:
+        self._authorizer = authorizer
+
+    async def validate(self, request: AdmissionRequest) -> None:
+        actor, resource = request.actor, request.resource
+        if actor is None or MASTERS in actor.groups or request.operation != "CREATE" or request.subresource:
+            return
+        asked = Attributes(
+            verb="create", group=resource.group, resource=resource.plural, namespace=request.namespace, name=request.name
+        )
+        if not self._authorizer.decide(actor.user, actor.groups, asked).allowed:
+            raise forbidden(actor.user, asked)
+
+
 def builtin_hooks(authorizer: Authorizer, priorities: PriorityClasses, has_account: HasAccount) -> list[Admission]:
     return [
+        CreatePermission(authorizer),
         PodPriority(priorities),
         PodServiceAccount(has_account),
         PodKeepsWhatWasFilledIn(),

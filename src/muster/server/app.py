@@ -257,10 +257,17 @@ class App:
             body = await asyncio.to_thread(gzip.compress, body, _GZIP_LEVEL)
             headers += [(b"content-encoding", b"gzip"), (b"vary", b"accept-encoding")]
         headers.append((b"content-length", str(len(body)).encode()))
-        exchange.code, exchange.reason = response.code, response.reason
-        if len(body) <= _CHUNK_BYTES and scope["muster.respond"](response.code, headers, body):
+        if len(body) <= _CHUNK_BYTES:
+            exchange.code, exchange.reason = response.code, response.reason
+            if not scope["muster.respond"](response.code, headers, body):
+                await self._send_parts(scope, send, response.code, headers, body)
             return
-        await send({"type": "http.response.start", "status": response.code, "headers": headers})
+        with self._flow.sending(len(body), may_refuse=not exchange.info.is_write):
+            exchange.code, exchange.reason = response.code, response.reason
+            await self._send_parts(scope, send, response.code, headers, body)
+
+    async def _send_parts(self, scope: Scope, send: Send, code: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        await send({"type": "http.response.start", "status": code, "headers": headers})
         for start in range(0, len(body) or 1, _CHUNK_BYTES):
             part = body[start : start + _CHUNK_BYTES]
             if not await self._pass_on(scope, send, part, more=start + _CHUNK_BYTES < len(body)):

@@ -80,7 +80,8 @@ class Authenticator:
         if claims.bound_kind and await self._uid_of(claims.bound_kind, claims.namespace, claims.bound_name) != claims.bound_uid:
             return None
         user = service_account_user(claims.namespace, claims.name)
-        return Identity(user=user, uid=claims.uid, groups=service_account_groups(claims.namespace))
+        groups = service_account_groups(claims.namespace)
+        return Identity(user=user, uid=claims.uid, groups=groups, audiences=claims.audiences)
 
     def _claims(self, token: str) -> ServiceAccountClaims | None:
         """Verified claims; the signature of a token that was seen before is not checked again."""

@@ -39,6 +39,8 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """A request that is not a watch is answered within this, or ends with 504."""
     send_timeout_s: float = 60.0
     """How long the other side may refuse to take bytes before the connection is cut."""
+    sending_bytes_max: int = 256 * MIB
+    """Bodies of large answers on their way out, all together: clients that ask for long lists and do not read them."""
 
     # --- the whole server
     connections_max: int = 4096

@@ -1,4 +1,4 @@
-"""How much is served at once: requests in flight, by reading and writing, and open watches, in all and per user.
+"""How much is served at once: requests in flight, by reading and writing; answers not yet read; watches, in all and per user.
 
 Concurrency: plain counters on the event loop. A slot is given back exactly once, by leaving the `with` block.
 
@@ -26,6 +26,7 @@ class Flow:
             metrics.in_flight.labels(kind).set_function(functools.partial(self._in_flight.__getitem__, kind))
         metrics.watches.set_function(lambda: self._watches)
         self._watches = 0
+        self._sending_bytes = 0
         self._watches_by_user: dict[str, int] = {}
 
     @property
@@ -51,6 +52,24 @@ class Flow:
             yield
         finally:
             self._in_flight[kind] -= 1
+
+    @contextlib.contextmanager
+    def sending(self, size_bytes: int, *, may_refuse: bool) -> Iterator[None]:
+        """Account for one large body until it has been taken. Raises TooManyRequests, but never when nothing else is under way.
+
+        `may_refuse` is False for the answer to a write: it has happened, and its client must hear so.
+        """
+        if may_refuse and self._sending_bytes and self._sending_bytes + size_bytes > self._limits.sending_bytes_max:
+            self._metrics.refused.labels("sending_bytes_max").inc()
+            raise TooManyRequests(
+                f"answers of {self._sending_bytes} bytes wait for their clients to read them; try later, or list with a limit",
+                retry_after_s=1,
+            )
+        self._sending_bytes += size_bytes
+        try:
+            yield
+        finally:
+            self._sending_bytes -= size_bytes
 
     @contextlib.contextmanager
     def watch(self, user: str) -> Iterator[None]:

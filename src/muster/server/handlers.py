@@ -9,12 +9,13 @@ Concurrency: stateless; called once per request on the event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from muster.objects.resources import Resource
+from muster.objects.selectors import FieldTerm
 from muster.objects.status import ApiError, BadRequest, Cause, MethodNotAllowed, NotFound, Raw, Timeout
 from muster.objects.time import Clock
 from muster.server.config import ServerLimits
@@ -38,6 +39,10 @@ from muster.store.embedded.reads import RecordPage
 from muster.store.embedded.records import Record
 
 _THREAD_YAML_BYTES = 64 * 1024
+_THREAD_RENDER_BYTES = 256 * 1024
+"""Objects that are to be shown in another form than the stored one: more than this is rendered beside the loop, not on it."""
+_RENDERS_AT_ONCE = 2
+"""They compete for one interpreter; more would only starve what else needs a worker thread."""
 _SUBRESOURCE_WRITES = frozenset({"status", "finalize", "approval"})
 
 
@@ -49,6 +54,7 @@ class ResourceHandlers:
         self._limits = limits
         self._metrics = metrics
         self._clock = clock
+        self._renders = asyncio.Semaphore(_RENDERS_AT_ONCE)
         self.subresources: dict[tuple[str, str, str], Handler] = {}
         """(group, plural, subresource) to its handler; "*" as the plural serves any kind that has the subresource."""
         self.virtual: dict[tuple[str, str], Handler] = {}
@@ -129,7 +135,7 @@ class ResourceHandlers:
         if version not in ("", "0"):
             self._check_version(int(version))
         record = self._store.get_record(resource, request.info.name, request.info.namespace or None)
-        return self.answer(request, resource, record, form)
+        return await self.answer(request, resource, record, form)
 
     def _check_version(self, wanted: int) -> None:
         """We only ever serve the present; a version from the future is one that another store gave out."""
@@ -154,8 +160,16 @@ class ResourceHandlers:
             resource_version=options.resource_version,
             version_match=options.version_match,
         )
-        body = self._list_body(request, resource, page, form)
+        size = sum(len(record.value) for record in page.records)
+        body = await self._render(form, size, lambda: self._list_body(request, resource, page, form))
         return Response(body=body, content_type=form.content_type)
+
+    async def _render(self, form: Form, size: int, render: Callable[[], bytes]) -> bytes:
+        """Stored bytes go out as they are, at once; to decode and print much of them takes seconds, and others are waiting."""
+        if size <= _THREAD_RENDER_BYTES or (form.media == "json" and not form.transform):
+            return render()
+        async with self._renders:
+            return await asyncio.to_thread(render)
 
     def _list_body(self, request: Request, resource: Resource, page: RecordPage, form: Form) -> bytes:
         meta: Raw = {"resourceVersion": page.resource_version}
@@ -181,9 +195,9 @@ class ResourceHandlers:
         info = request.info
         options = list_options(request.query, self._limits, is_watch=True)
         selector = options.field_selector
-        if request.info.name and f"metadata.name={info.name}" not in selector:
-            # A watch on one object's own path.
-            selector = ",".join(filter(None, (selector, f"metadata.name={info.name}")))
+        if info.name:
+            # The permission was asked for this one object, so whatever else the selector says, no other may be seen.
+            selector = ",".join(filter(None, (selector, str(FieldTerm("metadata.name", info.name)))))
         watcher = self._store.watch_records(
             resource,
             info.namespace or None,
@@ -205,7 +219,7 @@ class ResourceHandlers:
         record = await self._store.create_record(
             resource, obj, request.info.namespace or None, options, actor=request.actor, warnings=request.warnings
         )
-        return self.answer(request, resource, record, form, code=201)
+        return await self.answer(request, resource, record, form, code=201)
 
     async def update(self, request: Request, resource: Resource) -> Response:
         info = request.info
@@ -222,7 +236,7 @@ class ResourceHandlers:
             actor=request.actor,
             warnings=request.warnings,
         )
-        return self.answer(request, resource, record, form)
+        return await self.answer(request, resource, record, form)
 
     async def patch(self, request: Request, resource: Resource) -> Response:
         info = request.info
@@ -243,7 +257,7 @@ class ResourceHandlers:
             actor=request.actor,
             warnings=request.warnings,
         )
-        return self.answer(request, resource, record, form, code=201 if is_new else 200)
+        return await self.answer(request, resource, record, form, code=201 if is_new else 200)
 
     async def _delete(self, request: Request, resource: Resource) -> Response:
         info = request.info
@@ -261,7 +275,7 @@ class ResourceHandlers:
             warnings=request.warnings,
         )
         if record.deleting and not options.write.dry_run:
-            return self.answer(request, resource, record, form)
+            return await self.answer(request, resource, record, form)
         details = {"name": info.name, "group": resource.group, "kind": resource.plural, "uid": record.uid}
         return success({key: value for key, value in details.items() if value}, form)
 
@@ -339,18 +353,20 @@ class ResourceHandlers:
             return decode_yaml(body, depth_max=depth, nodes_max=nodes)
         return await asyncio.to_thread(decode_yaml, body, depth_max=depth, nodes_max=nodes)
 
-    def answer(self, request: Request, resource: Resource, record: Record, form: Form, code: int = 200) -> Response:
+    async def answer(self, request: Request, resource: Resource, record: Record, form: Form, code: int = 200) -> Response:
         """One object in the form that was asked for."""
+        body = await self._render(form, len(record.value), lambda: self._object_body(request, resource, record, form))
+        return Response(code=code, body=body, content_type=form.content_type)
+
+    def _object_body(self, request: Request, resource: Resource, record: Record, form: Form) -> bytes:
         if form.transform == "Table":
             raw = record.raw()
             meta = {"resourceVersion": raw["metadata"].get("resourceVersion", "")}
             shown = table(resource, [raw], self._clock(), version=form.version, include=_include(request), list_meta=meta)
-            return Response(code=code, body=encode(shown, form), content_type=form.content_type)
+            return encode(shown, form)
         if form.transform:
-            body = encode(partial_metadata(record.raw(), f"meta.k8s.io/{form.version}"), form)
-            return Response(code=code, body=body, content_type=form.content_type)
-        body = record.value if form.media == "json" else json_to_yaml(record.value)
-        return Response(code=code, body=body, content_type=form.content_type)
+            return encode(partial_metadata(record.raw(), f"meta.k8s.io/{form.version}"), form)
+        return record.value if form.media == "json" else json_to_yaml(record.value)
 
     def _exists(self, resource: Resource, name: str, namespace: str | None) -> bool:
         try:

@@ -27,6 +27,8 @@ from muster.objects.time import Clock
 from muster.server.certificates import Authority, Key, belong_together, cert_pem, general_name, key_pem, new_key, self_signed
 
 CA_LIFETIME = timedelta(days=3650)
+TOKEN_CURVE = "secp256r1"  # noqa: S105 - the name of a curve
+"""What ES256, the algorithm of service-account tokens, stands on."""
 LEAF_LIFETIME = timedelta(days=365)
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _SERVICE_NAMES = ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
@@ -54,6 +56,11 @@ class Pki:
             directory.chmod(0o700)
             pki._load_authority()
             pki.token_key = pki._load_or_make_key("sa")
+            if pki.token_key.curve.name != TOKEN_CURVE:
+                raise PkiError(
+                    f"{directory / 'sa.key'}: its curve is {pki.token_key.curve.name}, and tokens are signed on {TOKEN_CURVE}; "
+                    "restore it from a backup, or remove it (tokens of service accounts then have to be made anew)"
+                )
             pki.renew(names)
         except OSError as error:
             raise PkiError(

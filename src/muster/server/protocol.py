@@ -231,5 +231,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def _cause(error: Exception) -> str:
+    if isinstance(error, httptools.HttpParserCallbackError):
+        return "the request target or a header can't be read"  # what failed is code, not a text for users
     text = str(error.__context__ or error)
     return " ".join(text.split())[:200]

@@ -134,7 +134,8 @@ class Reviews:
             groups = (*identity.groups, AUTHENTICATED)
             status = {"authenticated": True, "user": _user_info(Actor(identity.user, identity.uid, groups))}
             if spec.audiences:
-                status["audiences"] = list(audiences)
+                # Only those that the token is for: a reviewer looks for its own name here.
+                status["audiences"] = [audience for audience in audiences if audience in identity.audiences]
         # The token is not echoed: answers may end up in logs.
         return _answer(request, {**raw, "spec": {"audiences": spec.audiences} if spec.audiences else {}}, status)
 

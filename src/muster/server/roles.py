@@ -19,7 +19,9 @@ _LABELS = {"kubernetes.io/bootstrapping": "rbac-defaults"}
 _AGGREGATE = "rbac.authorization.k8s.io/aggregate-to-"
 _HIDDEN = frozenset({"bindings"})
 _ADMIN_ONLY = frozenset({"roles", "rolebindings"})
-_READ_ONLY = frozenset({"resourcequotas", "limitranges", "events", "controllerrevisions"})
+_READ_ONLY = frozenset(
+    {"resourcequotas", "limitranges", "elasticquotas", "elasticquotaprofiles", "events", "controllerrevisions"}
+)
 """Namespaced kinds that tenants look at and the system or an administrator writes."""
 
 

@@ -32,6 +32,7 @@ TOKEN_CHARS_MAX = 8192
 ISSUER = "https://kubernetes.default.svc"
 AUDIENCE = ISSUER
 _P256_BYTES = 32
+_HEX = frozenset("0123456789abcdef")
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -41,6 +42,8 @@ class Identity(msgspec.Struct, frozen=True):
     uid: str = ""
     groups: tuple[str, ...] = ()
     expires_s: float | None = None
+    audiences: tuple[str, ...] = (AUDIENCE,)
+    """For whom the credential is meant."""
 
 
 class ServiceAccountClaims(msgspec.Struct, frozen=True):
@@ -88,7 +91,7 @@ def identity_of_secret(raw: Mapping[str, Any]) -> tuple[str, Identity] | None:
         expires_s = float(data["expires"]) if data.get("expires") else None
     except (KeyError, ValueError, TypeError, AttributeError):
         return None
-    if len(hashed) != 64 or not user:
+    if len(hashed) != 64 or not _HEX.issuperset(hashed) or not user:
         return None
     groups = tuple(group for group in data.get("groups", "").split(",") if group)
     return hashed, Identity(user=user, groups=groups, expires_s=expires_s)

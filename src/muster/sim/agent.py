@@ -24,6 +24,7 @@ from muster.controllers.manager import Manager
 from muster.controllers.runtime import Caches, Context, Controller, Plan, Watch
 from muster.objects.conditions import find_condition, set_condition
 from muster.objects.meta import is_deleting, metadata_of
+from muster.objects.names import NAMESPACE_NODE_LEASE
 from muster.objects.resources import Resource
 from muster.objects.status import AlreadyExists, ApiError, NotFound, Raw
 from muster.objects.time import Clock, format_micro_time, format_time, parse_time
@@ -32,7 +33,6 @@ from muster.store.backoff import Backoff, spread
 from muster.store.cache import Cache, ObjectKey
 from muster.store.contract import PatchType, Store
 
-LEASE_NAMESPACE = "kube-node-lease"
 _RESTART_BACKOFF = Backoff(base_s=10.0, max_s=300.0, spread_ratio=0.0)
 
 
@@ -360,13 +360,13 @@ class SimAgent:
         lease = {
             "apiVersion": leases.api_version,
             "kind": "Lease",
-            "metadata": {"name": name, "namespace": LEASE_NAMESPACE},
+            "metadata": {"name": name, "namespace": NAMESPACE_NODE_LEASE},
             "spec": spec,
         }
         try:
-            await self._store.patch(leases, name, {"spec": spec}, LEASE_NAMESPACE, patch_type=PatchType.MERGE)
+            await self._store.patch(leases, name, {"spec": spec}, NAMESPACE_NODE_LEASE, patch_type=PatchType.MERGE)
         except NotFound:
-            await self._store.create(leases, lease, LEASE_NAMESPACE)
+            await self._store.create(leases, lease, NAMESPACE_NODE_LEASE)
 
 
 def is_ready(obj: Raw) -> bool:

@@ -27,6 +27,7 @@ import msgspec
 
 from muster.controllers.manager import Election, Manager
 from muster.controllers.runtime import Controller
+from muster.objects.names import KUBERNETES_NAMESPACES, NAMESPACE_SYSTEM
 from muster.objects.status import AlreadyExists, ApiError, NotFound, Raw
 from muster.sim.agent import AgentTiming, SimAgent
 from muster.sim.clock import START_S, VirtualLoop, current_loop, run
@@ -41,7 +42,6 @@ T = TypeVar("T")
 Check = Callable[["World"], Awaitable[None] | None]
 Predicate = Callable[[], Awaitable[bool] | bool]
 
-NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 _TRACE_LEN_MAX = 200_000
 _TAIL_LEN = 60
 
@@ -181,7 +181,7 @@ class World:
         if not component.is_up:
             component.start()
 
-    def elect(self, name: str, namespace: str = "kube-system") -> None:
+    def elect(self, name: str, namespace: str = NAMESPACE_SYSTEM) -> None:
         """Name a Lease of an election, so that chaos may take it."""
         self._leases[namespace, name] = None
 
@@ -350,7 +350,7 @@ def simulate(
     faults: Faults = CALM,
     chaos: Chaos = NO_CHAOS,
     start_s: float = START_S,
-    namespaces: Sequence[str] = NAMESPACES,
+    namespaces: Sequence[str] = KUBERNETES_NAMESPACES,
 ) -> tuple[T, list[str]]:
     """Run `scenario` in a new world; its result and the trace. An error carries the seed and the end of the trace as a note."""
     trace: list[str] = []

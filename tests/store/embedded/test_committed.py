@@ -154,7 +154,7 @@ async def test_everyone_in_flight_hears_of_a_failure_and_nothing_stays(
     assert store.resource_version == version
     assert store.usage().in_flight_len == 0
     disk.failure = CommitFailed("I/O error", full=False)
-    with pytest.raises(InternalError, match="nothing was written and reads go on"):
+    with pytest.raises(InternalError, match="nothing of it was kept and reads go on"):
         await store.create(CONFIG_MAPS, config_map("m1"), "default")
     disk.failure = None
     await store.create(CONFIG_MAPS, config_map("m1"), "default")

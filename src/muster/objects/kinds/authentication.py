@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from muster.objects.kinds.base import Native, NativeObject, Strings, between
+from muster.objects.kinds.base import Native, NativeObject, Strings, asked_resource, between
 from muster.objects.resources import Resource
 from muster.objects.time import Timestamp
 
@@ -88,17 +88,4 @@ class SelfSubjectReview(NativeObject):
     status: Annotated[SelfSubjectReviewStatus | None, "The answer."] = None
 
 
-def _asked(kind: str, view: type[NativeObject]) -> Resource:
-    return Resource(
-        group=GROUP,
-        version="v1",
-        kind=kind,
-        plural=f"{kind.lower()}s",
-        namespaced=False,
-        verbs=("create",),
-        generation_tracked=False,
-        view=view,
-    )
-
-
-RESOURCES: tuple[Resource, ...] = (_asked("TokenReview", TokenReview), _asked("SelfSubjectReview", SelfSubjectReview))
+RESOURCES: tuple[Resource, ...] = (asked_resource(TokenReview, group=GROUP), asked_resource(SelfSubjectReview, group=GROUP))

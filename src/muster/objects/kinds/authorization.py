@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from muster.objects.kinds.base import Native, NativeObject, Strings
+from muster.objects.kinds.base import Native, NativeObject, Strings, asked_resource
 from muster.objects.resources import Resource
 from muster.objects.selectors import LabelSelectorRequirement
 from muster.objects.view import ATOMIC
@@ -142,22 +142,9 @@ class SelfSubjectRulesReview(NativeObject, kw_only=True):
     status: Annotated[SubjectRulesReviewStatus | None, "The answer."] = None
 
 
-def _asked(kind: str, view: type[NativeObject], *, namespaced: bool = False) -> Resource:
-    return Resource(
-        group=GROUP,
-        version="v1",
-        kind=kind,
-        plural=f"{kind.lower()}s",
-        namespaced=namespaced,
-        verbs=("create",),
-        generation_tracked=False,
-        view=view,
-    )
-
-
 RESOURCES: tuple[Resource, ...] = (
-    _asked("SelfSubjectAccessReview", SelfSubjectAccessReview),
-    _asked("SelfSubjectRulesReview", SelfSubjectRulesReview),
-    _asked("SubjectAccessReview", SubjectAccessReview),
-    _asked("LocalSubjectAccessReview", LocalSubjectAccessReview, namespaced=True),
+    asked_resource(SelfSubjectAccessReview, group=GROUP),
+    asked_resource(SelfSubjectRulesReview, group=GROUP),
+    asked_resource(SubjectAccessReview, group=GROUP),
+    asked_resource(LocalSubjectAccessReview, group=GROUP, namespaced=True),
 )

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from muster.objects.meta import ObjectMeta
-from muster.objects.resources import Column
+from muster.objects.resources import Column, Resource
 from muster.objects.selectors import LabelSelector
 from muster.objects.view import ATOMIC, View, keyed
 
@@ -112,3 +112,18 @@ Protocol = Annotated[str, one_of("TCP", "UDP", "SCTP")]
 Count = Annotated[int, between(0)]
 Mode = Annotated[int, between(0, 0o777)]
 PullPolicy = Annotated[str, one_of("Always", "IfNotPresent", "Never")]
+
+
+def asked_resource(view: type[NativeObject], *, group: str, namespaced: bool = False) -> Resource:
+    """A kind that is a question: posted, answered, never stored. Named after its view."""
+    kind = view.__name__
+    return Resource(
+        group=group,
+        version="v1",
+        kind=kind,
+        plural=f"{kind.lower()}s",
+        namespaced=namespaced,
+        verbs=("create",),
+        generation_tracked=False,
+        view=view,
+    )

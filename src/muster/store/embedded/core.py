@@ -105,6 +105,8 @@ class Core:
         self.committer: Committer[Unit]
         """Set once, before the first use."""
         self.is_closed = False
+        self.changes = 0
+        """Counts every change to what writes are checked against: a write that saw the same count saw the same state."""
         self._assigned_rv = 1
         self._log: deque[tuple[Event, Collection, float]] = deque()
         self._log_bytes = 0
@@ -118,9 +120,6 @@ class Core:
         if found is None:
             found = self.collections[id_] = Collection(id_)
         return found
-
-    def collection_of(self, resource: Resource) -> Collection:
-        return self.collection(resource.qualified)
 
     @property
     def in_flight_len(self) -> int:
@@ -179,6 +178,7 @@ class Core:
             rows.append(Row(rv, collection.id, *key, TYPE_CODES[change.type], previous_rv, record.value))
         unit = Unit(events, rows, asyncio.get_running_loop().create_future())
         self._assigned_rv = rv
+        self.changes += 1
         for collection, event in events:
             after = None if event.type is EventType.DELETED else event.record
             collection.pending[event.record.key] = (event.rv, after)
@@ -259,6 +259,7 @@ class Core:
         """Nothing of `units` is on disk, and they are all there is in flight: forget them, and say so."""
         assert len(units) == len(self._in_flight)
         self.counters.commit_failures += 1
+        self.changes += 1
         self._in_flight.clear()
         self._in_flight_bytes = 0
         for collection in self.collections.values():
@@ -349,4 +350,4 @@ def encoded(resource: Resource, raw: Raw, key: Key, rv: int, collection: Collect
 def _as_api_error(failure: CommitFailed) -> ApiError:
     if failure.full:
         return StorageFull(f"{failure.message}; nothing was written and reads go on: make room, then send it again")
-    return InternalError(f"{failure.message}; nothing was written and reads go on: look at the disk and the system's log")
+    return InternalError(f"{failure.message}; nothing of it was kept and reads go on: look at the disk and the system's log")

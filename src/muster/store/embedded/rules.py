@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from muster.objects.names import NAMESPACE_DEFAULT, NAMESPACE_PUBLIC, NAMESPACE_SYSTEM
 from muster.objects.resources import Resource
 from muster.objects.status import ApiError, BadRequest, Cause, Conflict, Forbidden, Invalid, NotFound, Raw
 from muster.store.contract import Preconditions
@@ -28,7 +29,7 @@ _EMPTY_IS_ABSENT = frozenset(
 )
 """Metadata that Kubernetes never shows empty."""
 
-NAMESPACES_KEPT = frozenset({"default", "kube-system", "kube-public"})
+NAMESPACES_KEPT = frozenset({NAMESPACE_DEFAULT, NAMESPACE_SYSTEM, NAMESPACE_PUBLIC})
 """Namespaces that nobody may delete."""
 
 

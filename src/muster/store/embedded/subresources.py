@@ -109,14 +109,14 @@ class Subresources:
         pod = record.raw()
         results: list[Result] = []
         if not _is_free_to_go(pod):
-            results += self._charge_budget(txn, record, pod)
+            results += self._charge_budget(txn, record)
         preconditions = Preconditions(uid=record.uid)
         deleted = await self._writes.delete(
             txn, served.stored, name, namespace, context, grace_period_s=grace_period_s, preconditions=preconditions
         )
         return [deleted, *results]
 
-    def _charge_budget(self, txn: Transaction, record: Record, pod: Raw) -> list[Result]:
+    def _charge_budget(self, txn: Transaction, record: Record) -> list[Result]:
         budgets = self._registry.find_kind("policy", "PodDisruptionBudget")
         if budgets is None:
             return []

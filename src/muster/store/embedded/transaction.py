@@ -30,6 +30,7 @@ class Result:
 class Transaction:
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._started_at = core.changes
         self._changes: list[Change] = []
         self._seen: dict[tuple[str, Key], tuple[Collection, int]] = {}
         self._drafts: dict[tuple[str, Key], Record | None] = {}
@@ -71,6 +72,9 @@ class Transaction:
 
     @property
     def is_stale(self) -> bool:
+        """Whether something that was read has changed since."""
+        if self._core.changes == self._started_at:
+            return False
         for (_, key), (collection, rv) in self._seen.items():
             record = collection.latest(key)
             if (record.rv if record is not None else 0) != rv:

@@ -11,7 +11,6 @@ that write's end, and is thought over again when it failed.
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -176,7 +175,12 @@ class Writes:
         raise rules.refusal(AlreadyExists, resource, str(name), message)
 
     def _new_uid(self) -> str:
-        return str(uuid.UUID(bytes=self._entropy(16), version=4))
+        """A random UUID (version 4)."""
+        octets = bytearray(self._entropy(16))
+        octets[6] = octets[6] & 0x0F | 0x40
+        octets[8] = octets[8] & 0x3F | 0x80
+        text = octets.hex()
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
     def _hooked(self, served: Served, raw: Raw, old: Raw | None, context: WriteContext) -> Raw:
         hook = self.hooks.get(served.stored.qualified)
