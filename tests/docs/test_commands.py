@@ -32,6 +32,7 @@ COVERED_ELSEWHERE = {
     "make bench": "tests/bench/test_api.py runs it at a small scale",
     "make soak": "the same tests as make test, at full count",
     "make setup": "a part of make test",
+    "source .venv/bin/activate": "this file puts the same directory on PATH",
     "muster up": "this file starts it for every page",
 }
 

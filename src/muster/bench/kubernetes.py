@@ -45,6 +45,10 @@ class NotAvailable(Exception):
     """There is no Kubernetes to be had here; the message says why and what would help."""
 
 
+class NotStarted(Exception):
+    """The binaries are here, but one of them did not come up: a fault to look at, never a reason to skip."""
+
+
 def find_assets(*, build: bool) -> Path:
     """The directory of binaries, through `tools/kubernetes-assets`; with `build` it may take minutes to make them."""
     override = os.environ.get("KUBEBUILDER_ASSETS")
@@ -216,7 +220,7 @@ class ControlPlane:
                     return
             time.sleep(0.05)
         log = (self.work_dir / f"{program}.log").read_text(errors="replace").splitlines()[-15:]
-        raise NotAvailable(f"{program} did not become ready; its log ends:\n" + "\n".join(log))
+        raise NotStarted(f"{program} did not become ready; its log ends:\n" + "\n".join(log))
 
 
 @contextlib.contextmanager

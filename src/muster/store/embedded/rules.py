@@ -63,7 +63,8 @@ def invalid(resource: Resource, name: str, causes: list[Cause]) -> Invalid:
     if len(causes) > 1:
         text = f"[{text}]"
     kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
-    return refusal(Invalid, resource, name, f'{kind} "{name}" is invalid: {text}', causes=causes)
+    # Kubernetes names the kind here, where its other refusals name the resource: kubectl prints `The Pod "x" is invalid`.
+    return Invalid(f'{kind} "{name}" is invalid: {text}', kind=resource.kind, group=resource.group, name=name, causes=causes)
 
 
 # --- what a client sent ------------------------------------------------------------------------------------------
