@@ -221,6 +221,12 @@ def test_status_of_a_running_server(muster: Run, local: Up) -> None:
     assert {c["state"] for c in value["controllers"]["controllers"]} == {"running"}
 
 
+def test_status_of_a_named_directory_never_tells_of_another_server(muster: Run, tmp_path: Path) -> None:
+    done = muster("status", "--data-dir", str(tmp_path))
+    assert done.code == ExitCode.UNREACHABLE
+    assert str(tmp_path) in done.out
+
+
 def test_status_of_a_server_that_does_not_run(run: Run, tmp_path: Path) -> None:
     done = run("status", "--data-dir", str(tmp_path))
     assert done.code == ExitCode.UNREACHABLE

@@ -161,6 +161,17 @@ def test_work_is_bounded() -> None:
         tree = [tree, tree]
     with pytest.raises(ValueError, match=r"visits more than"):
         jsonpath.compile("..*..*..*..*..*..*").find(tree)
+    nest: Any = {}
+    for _ in range(60):
+        nest = {"a": nest, "b": 1}
+    for path in ("..*..*..*..*", "[" + ",".join(["*"] * 8000) + "]", "[*]['" + ".".join(["a"] * 8000) + "']"):
+        with pytest.raises(ValueError, match=r"visits more than 10000 values"):
+            jsonpath.compile(path).find([nest] * 200)
+    assert len(jsonpath.compile("..b").find(nest)) == 60
+    with pytest.raises(ValueError, match=r"visits more than 10000 values"):
+        jsonpath.compile("[?(@.a==1)]").find([{"a": 0}] * 10_000)
+    many = {"items": [{"name": "x"}] * 20_000}
+    assert jsonpath.compile_template("{range .items[*]}{.name}{end}").render(many) == "x" * 20_000
     with pytest.raises(ValueError, match=r"16384 characters"):
         jsonpath.compile("." + "a" * 20_000)
     deep: Any = {}

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.objects.schema import NULL_IS_ABSENT, PRESERVE
-from muster.objects.status import Cause, Raw
+from muster.objects.status import Cause, Raw, RequestEntityTooLarge
 from muster.objects.structural import CAUSES_MAX, Structural
 from muster.objects.structural_definition import DEPTH_MAX
 
@@ -269,6 +269,24 @@ def test_a_filled_in_default_is_nobody_elses() -> None:
     structural = Structural(DEFAULTED)
     structural.default({})["spec"]["mode"] = "changed"
     assert structural.default({})["spec"]["mode"] == "x"
+
+
+@pytest.mark.parametrize(
+    "default", ["x" * 1000, "", 0, [], {"a": ["b"] * 100}], ids=["text", "empty", "number", "empty list", "nested"]
+)
+def test_what_defaults_add_is_bounded(default: Any) -> None:
+    fields = {f"d{number}": {"default": default} for number in range(1000)}
+    structural = of(l={"type": "array", "items": {"type": "object", "properties": fields}})
+    with pytest.raises(RequestEntityTooLarge, match=r"more than 4194304 bytes .* at spec\.l\[\*\]\.d[0-9]+: send fewer"):
+        structural.default({"spec": {"l": [{}] * 50_000}})
+    assert structural.default({"spec": {"l": [{}]}})["spec"]["l"][0]["d999"] == default, "each object has its own budget"
+
+
+def test_defaults_inside_of_defaults_count_too() -> None:
+    inner = {"type": "object", "default": {}, "properties": {"f": {"type": "string", "default": "x" * 1000}}}
+    structural = of(m={"type": "object", "additionalProperties": {"type": "object", "properties": {"i": inner}}})
+    with pytest.raises(RequestEntityTooLarge, match=r"at spec\.m\[\*\]\.i\.f: "):
+        structural.default({"spec": {"m": {str(number): {} for number in range(5000)}}})
 
 
 def test_nulls_are_absent_where_the_schema_says_so() -> None:

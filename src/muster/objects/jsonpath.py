@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from muster.objects.jsonpath_steps import (
+    RENDER_VISITED_MAX,
     Evaluation,
     Field,
     Filter,
@@ -55,7 +56,7 @@ class JsonPath:
     steps: tuple[Step, ...]
 
     def find(self, obj: Any, *, allow_missing: bool = True) -> list[Any]:
-        """All values at the path, in document order; the values are the object's own."""
+        """All values at the path, in document order; the values are the object's own. ValueError when it visits too many."""
         return walk(self.steps, [obj], Evaluation(allow_missing))
 
     def first(self, obj: Any) -> Any:
@@ -80,7 +81,7 @@ class Template:
     parts: tuple[_Part, ...]
 
     def render(self, obj: Any, *, allow_missing: bool = True) -> str:
-        return "".join(_render(self.parts, obj, Evaluation(allow_missing)))
+        return "".join(_render(self.parts, obj, Evaluation(allow_missing, RENDER_VISITED_MAX)))
 
 
 @functools.lru_cache(maxsize=1024)

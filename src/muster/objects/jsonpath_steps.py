@@ -12,22 +12,29 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
-_VISITED_MAX: Final = 1_000_000
+FIND_VISITED_MAX: Final = 10_000
+"""Values that one path may visit: it may be a column that others print for every object."""
+RENDER_VISITED_MAX: Final = 1_000_000
+"""Values that one template may visit: it is written by who waits for it, and may go through a whole list."""
 _DEPTH_MAX: Final = 200
 
 
 class Evaluation:
     """What one evaluation may still cost, and how it treats what is missing."""
 
-    def __init__(self, allow_missing: bool) -> None:
+    def __init__(self, allow_missing: bool, visited_max: int = FIND_VISITED_MAX) -> None:
         self.allow_missing = allow_missing
-        self._left = _VISITED_MAX
+        self._visited_max = visited_max
+        self._left = visited_max
 
     def spend(self, values: list[Any]) -> list[Any]:
-        self._left -= len(values) + 1
-        if self._left < 0:
-            raise ValueError(f"the path visits more than {_VISITED_MAX} values; make it more precise")
+        self.visit(len(values) + 1)
         return values
+
+    def visit(self, count: int) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise ValueError(f"the path visits more than {self._visited_max} values; make it more precise")
 
     def missing(self, what: str) -> None:
         if not self.allow_missing:
@@ -53,14 +60,19 @@ class Key:
 
     def apply(self, values: list[Any], run: Evaluation) -> list[Any]:
         found: list[Any] = []
+        parts = self.name.split(".")
         for value in values:
             if isinstance(value, dict) and self.name in value:
                 found.append(value[self.name])
                 continue
-            inner = [value]
-            for part in self.name.split("."):
-                inner = [each[part] for each in inner if isinstance(each, dict) and part in each]
-            found += inner
+            inner = value
+            for part in parts:
+                run.visit(1)
+                if not isinstance(inner, dict) or part not in inner:
+                    break
+                inner = inner[part]
+            else:
+                found.append(inner)
         if values and not found:
             run.missing(f"{self.name} is not found")
         return found
@@ -153,7 +165,7 @@ class Filter:
         found: list[Any] = []
         for value in values:
             if isinstance(value, list):
-                found += [item for item in value if self._holds(item, run)]
+                found += [item for item in run.spend(value) if self._holds(item, run)]
             elif value is not None:
                 run.missing(f"a filter needs a list, not {_type_name(value)}")
         return found

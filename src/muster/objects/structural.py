@@ -21,7 +21,7 @@ from muster.objects.schema import NULL_IS_ABSENT, PRESERVE, schema_of
 from muster.objects.status import Cause, Raw
 from muster.objects.structural_check import Check, Rules, check_of
 from muster.objects.structural_definition import definition_causes, definition_warnings
-from muster.objects.structural_shape import Fill, Trim, fill_of, trim_of
+from muster.objects.structural_shape import Budget, Fill, Trim, fill_of, trim_of
 
 CAUSES_MAX = 64
 """More causes than this are not reported: nobody reads them, and an answer must stay small."""
@@ -52,8 +52,11 @@ class Structural:
         return trim_of(self.schema)
 
     def default(self, raw: Raw) -> Raw:
-        """`raw` with the schema's defaults where it is silent; nulls that stand for "absent" are gone."""
-        filled = self._fill(raw) if self._fill else raw
+        """`raw` with the schema's defaults where it is silent; nulls that stand for "absent" are gone.
+
+        RequestEntityTooLarge when the defaults are many times what an object may be.
+        """
+        filled = self._fill(raw, Budget()) if self._fill else raw
         return filled if isinstance(filled, dict) else raw
 
     def prune(self, raw: Raw) -> tuple[Raw, list[str]]:

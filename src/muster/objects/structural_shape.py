@@ -2,38 +2,67 @@
 
 Both return the value itself when there is nothing to do, and otherwise a copy that shares what did not change; a schema that
 can't change anything becomes None, so that nothing below it is walked. Pure.
+
+What the defaults of one object may add is bounded: a short list of empty items can ask for any number of long defaults.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from muster.objects.schema import PRESERVE
-from muster.objects.status import Raw
+from muster.objects.status import Raw, RequestEntityTooLarge
 from muster.objects.structural_check import Rules, key_path
 from muster.objects.view import copy_json
 
-Fill = Callable[[Any], Any]
+DEFAULTS_BYTES_MAX: Final = 4 << 20
+"""What the defaults of a schema may add to one object, about as JSON. More than any object that can be stored."""
+
+
+class Budget:
+    """What may still be added to one object."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = DEFAULTS_BYTES_MAX
+
+    def spend(self, size: int, path: str, name: str) -> None:
+        self._left -= size
+        if self._left < 0:
+            field = (path + key_path(name)).removeprefix(".")
+            raise RequestEntityTooLarge(
+                f"the defaults of the schema add more than {DEFAULTS_BYTES_MAX} bytes to the object; the limit was reached at "
+                f"{field[:200]}: send fewer items there, or give the schema shorter defaults"
+            )
+
+
+Fill = Callable[[Any, Budget], Any]
 Trim = Callable[[Any, list[str]], Any]
 
 _MISSING = object()
 
 
-def fill_of(schema: Raw, rules: Rules) -> Fill | None:
-    """The function that puts the defaults of `schema` into a value and drops nulls that mean "absent"."""
+def fill_of(schema: Raw, rules: Rules, path: str = "") -> Fill | None:
+    """The function that puts the defaults of `schema`, which stands at `path`, into a value and drops nulls that mean "absent".
+
+    It raises RequestEntityTooLarge when the defaults are more than the budget that it is handed.
+    """
     rules = rules.at(schema)
     if schema.get("type") == "array" or "items" in schema:
         items = schema.get("items")
-        child = fill_of(items, rules) if isinstance(items, dict) else None
+        child = fill_of(items, rules, f"{path}[*]") if isinstance(items, dict) else None
         return None if child is None else _fill_list(child)
     properties: Mapping[str, Any] = {k: v for k, v in (schema.get("properties") or {}).items() if isinstance(v, dict)}
     extra = schema.get("additionalProperties")
-    others = fill_of(extra, rules) if isinstance(extra, dict) else None
+    others = fill_of(extra, rules, f"{path}[*]") if isinstance(extra, dict) else None
     if others is not None:
         return _fill_map(others)
     defaults = {name: inner["default"] for name, inner in properties.items() if "default" in inner}
-    children = {name: fill for name, inner in properties.items() if (fill := fill_of(inner, rules)) is not None}
+    children = {
+        name: fill for name, inner in properties.items() if (fill := fill_of(inner, rules, path + key_path(name))) is not None
+    }
     nulls_dropped = frozenset(
         name
         for name, inner in properties.items()
@@ -41,11 +70,13 @@ def fill_of(schema: Raw, rules: Rules) -> Fill | None:
     )
     if not defaults and not children and not nulls_dropped:
         return None
-    return _fill_object(defaults, children, nulls_dropped)
+    return _fill_object(defaults, children, nulls_dropped, path)
 
 
-def _fill_object(defaults: Mapping[str, Any], children: Mapping[str, Fill], nulls_dropped: frozenset[str]) -> Fill:
-    def fill(value: Any) -> Any:
+def _fill_object(defaults: Mapping[str, Any], children: Mapping[str, Fill], nulls_dropped: frozenset[str], path: str) -> Fill:
+    sized = [(name, default, _size(name) + _size(default)) for name, default in defaults.items()]
+
+    def fill(value: Any, budget: Budget) -> Any:
         if type(value) is not dict:
             return value
         result: Raw = value
@@ -57,38 +88,48 @@ def _fill_object(defaults: Mapping[str, Any], children: Mapping[str, Fill], null
                 continue
             child = children.get(key)
             if child is not None:
-                filled = child(item)
+                filled = child(item, budget)
                 if filled is not item:
                     result = dict(value) if result is value else result
                     result[key] = filled
-        for name, default in defaults.items():
+        for name, default, size in sized:
             if name not in result:
+                budget.spend(size, path, name)
                 result = dict(value) if result is value else result
                 fresh = copy_json(default)
-                result[name] = children[name](fresh) if name in children else fresh
+                result[name] = children[name](fresh, budget) if name in children else fresh
         return result
 
     return fill
 
 
 def _fill_map(child: Fill) -> Fill:
-    def fill(value: Any) -> Any:
+    def fill(value: Any, budget: Budget) -> Any:
         if type(value) is not dict:
             return value
-        changed = {key: filled for key, item in value.items() if (filled := child(item)) is not item}
+        changed = {key: filled for key, item in value.items() if (filled := child(item, budget)) is not item}
         return {**value, **changed} if changed else value
 
     return fill
 
 
 def _fill_list(child: Fill) -> Fill:
-    def fill(value: Any) -> Any:
+    def fill(value: Any, budget: Budget) -> Any:
         if type(value) is not list:
             return value
-        filled = [child(item) for item in value]
+        filled = [child(item, budget) for item in value]
         return filled if any(new is not old for new, old in zip(filled, value, strict=True)) else value
 
     return fill
+
+
+def _size(value: Any) -> int:
+    """About the length of `value` as JSON; what is short there and large in memory counts a little more."""
+    if isinstance(value, dict):
+        return 8 + sum(_size(key) + _size(item) for key, item in value.items())
+    if isinstance(value, list):
+        return 8 + sum(_size(item) for item in value)
+    return 4 + len(value.encode(errors="replace")) if isinstance(value, str) else 8
 
 
 def trim_of(schema: Raw) -> Trim | None:

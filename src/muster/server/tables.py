@@ -22,6 +22,10 @@ from muster.objects.status import Raw
 from muster.server.cells import Printer
 from muster.server.printers import PRINTERS
 
+CELL_LEN_MAX = 4_096
+MATCHES_MAX = 100
+"""A column's path may match anything any number of times; a cell shows the beginning of it."""
+
 _NAME_COLUMN: Raw = {
     "name": "Name",
     "type": "string",
@@ -111,7 +115,7 @@ def _getter(column: Column) -> Callable[[Raw, float], Any]:
             found = path.find(raw)
             if not found:
                 return None if column.type != "date" else UNKNOWN
-            return convert(found[0] if len(found) == 1 else found, now)
+            return convert(found[0] if len(found) == 1 else found[:MATCHES_MAX], now)
         except Exception:  # noqa: BLE001 - one cell must never break a table
             return INVALID
 
@@ -125,7 +129,7 @@ def _as_text(value: Any, now: float) -> Any:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return str(value)
-    return msgspec.json.encode(value).decode()
+    return msgspec.json.encode(value).decode()[:CELL_LEN_MAX]
 
 
 def _as_integer(value: Any, now: float) -> Any:

@@ -137,8 +137,39 @@ def test_limits() -> None:
     with pytest.raises(RequestEntityTooLarge, match="10000 operations; this one has 10001"):
         apply_json_patch({}, [{"op": "test", "path": "", "value": {}}] * (OPERATIONS_MAX + 1))
     doubling = [{"op": "add", "path": "/a", "value": ["x" * 1000]}] + [{"op": "copy", "from": "/a", "path": "/a/-"}] * 40
-    with pytest.raises(RequestEntityTooLarge, match="copy less"):
+    with pytest.raises(RequestEntityTooLarge, match=r"operation 1[0-9]: .* copy less"):
         apply_json_patch({}, doubling)
+
+
+def test_copies_of_a_growing_object_are_refused_early() -> None:
+    growing = [{"op": "add", "path": "/x", "value": {"a": 0}}]
+    growing += [{"op": "copy", "from": "/x", "path": f"/x/b{number}"} for number in range(40)]
+    with pytest.raises(RequestEntityTooLarge, match=r"operation 1[0-9]: the copy operations add more than 4194304"):
+        apply_json_patch({}, growing)
+
+
+def test_one_large_copy_is_still_possible() -> None:
+    doc = {"a": ["x" * 1000] * 1500}
+    assert apply_json_patch(doc, [{"op": "copy", "from": "/a", "path": "/b"}]) == {**doc, "b": doc["a"]}
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        pytest.param([{"op": "add", "path": "/a/0", "value": 0}] * 100, id="inserts at the front"),
+        pytest.param([{"op": "remove", "path": "/a/0"}] * 100, id="removals at the front"),
+        pytest.param([{"op": "move", "from": "/a/0", "path": "/a/-"}] * 100, id="moves to the end"),
+        pytest.param([{"op": "copy", "from": "/a/0", "path": "/a/0"}] * 100, id="copies to the front"),
+    ],
+)
+def test_what_lists_shift_is_bounded(ops: Ops) -> None:
+    with pytest.raises(RequestEntityTooLarge, match=r"operation (49|50) at '/a/0': .* 50000000 items"):
+        apply_json_patch({"a": [0] * 1_000_000}, ops)
+
+
+def test_work_at_the_end_of_a_list_shifts_nothing() -> None:
+    at_the_end = [{"op": "add", "path": "/a/-", "value": 1}, {"op": "remove", "path": "/a/1000000"}] * 100
+    assert apply_json_patch({"a": [0] * 1_000_000}, at_the_end) == {"a": [0] * 1_000_000}
 
 
 @pytest.mark.parametrize(

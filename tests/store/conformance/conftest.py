@@ -1,5 +1,9 @@
 """The stores that the conformance suite runs on, and a namespace of its own for every test.
 
+- `embedded` and `in-memory`: the embedded store, on disk with its writer thread, and without either;
+- `server`: the same behind Muster's own API server, through HTTP and the client;
+- `kubernetes`: a real kube-apiserver, through the same client.
+
 A shared real cluster has other tenants, controllers at work and slow cleaning: so every test names its own namespace and
 objects, looks only at those, and where something happens in its own time waits for the event that says so.
 """
@@ -10,6 +14,7 @@ import contextlib
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import aiohttp
 import pytest
@@ -18,23 +23,44 @@ from muster.bench.kubernetes import ControlPlane
 from muster.client import ApiClient
 from muster.objects.status import ApiError
 from muster.objects.time import wall_clock
+from muster.server.config import ServerConfig
+from muster.server.run import Server
 from muster.store.contract import Store
 from muster.store.embedded import EmbeddedStore
 from muster.store.kubernetes import KubernetesStore
 
 
-@pytest.fixture(params=["embedded", "in-memory", pytest.param("kubernetes", marks=pytest.mark.kubernetes)])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    opened: Store
-    if request.param == "kubernetes":
-        plane: ControlPlane = request.getfixturevalue("kubernetes")
-        opened = KubernetesStore(await ApiClient.from_kubeconfig(plane.kubeconfig_path))
-    elif request.param == "embedded":
-        opened = await EmbeddedStore.open(tmp_path / "store", clock=wall_clock)
-    else:
-        opened = await EmbeddedStore.open(None, clock=wall_clock, writer="inline")
-    yield opened
-    await opened.close()
+class Backend(NamedTuple):
+    store: Store
+    forget: Callable[[str], Awaitable[None]]
+    """Compact the history up to a resourceVersion: what happens by itself after five minutes."""
+    keeps_budgets: bool = False
+    """Whether a controller counts the pods of disruption budgets into their status."""
+
+
+@pytest.fixture(params=["embedded", "in-memory", "server", pytest.param("kubernetes", marks=pytest.mark.kubernetes)])
+async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
+    async with contextlib.AsyncExitStack() as stack:
+        if request.param == "kubernetes":
+            plane: ControlPlane = request.getfixturevalue("kubernetes")
+            made = Backend(await _connected(plane.kubeconfig_path), _etcd_compaction(plane.etcd_port), keeps_budgets=True)
+        elif request.param == "server":
+            server = Server(ServerConfig(data_dir=tmp_path / "data", port=0))
+            await server.start()
+            stack.push_async_callback(server.stop)
+            made = Backend(await _connected(server.kubeconfig_path), _compaction(server.store))
+        else:
+            in_memory = request.param == "in-memory"
+            path = None if in_memory else tmp_path / "store"
+            store = await EmbeddedStore.open(path, clock=wall_clock, writer="inline" if in_memory else "thread")
+            made = Backend(store, _compaction(store))
+        stack.push_async_callback(made.store.close)
+        yield made
+
+
+@pytest.fixture
+def store(backend: Backend) -> Store:
+    return backend.store
 
 
 @pytest.fixture
@@ -48,16 +74,20 @@ async def namespace(store: Store) -> AsyncIterator[str]:
         await store.delete(resource, name)
 
 
-@pytest.fixture
-def forget_history(request: pytest.FixtureRequest, store: Store) -> Callable[[str], Awaitable[None]]:
-    """Compact the store up to a resourceVersion: what happens by itself after five minutes."""
+async def _connected(kubeconfig: Path) -> KubernetesStore:
+    return KubernetesStore(await ApiClient.from_kubeconfig(kubeconfig))
 
+
+def _compaction(store: EmbeddedStore) -> Callable[[str], Awaitable[None]]:
     async def forget(version: str) -> None:
-        if isinstance(store, EmbeddedStore):
-            store.compact(version)
-            return
-        plane: ControlPlane = request.getfixturevalue("kubernetes")
-        url = f"http://127.0.0.1:{plane.etcd_port}/v3/kv/compaction"
+        store.compact(version)
+
+    return forget
+
+
+def _etcd_compaction(port: int) -> Callable[[str], Awaitable[None]]:
+    async def forget(version: str) -> None:
+        url = f"http://127.0.0.1:{port}/v3/kv/compaction"
         async with aiohttp.ClientSession() as session, session.post(url, json={"revision": version}) as answer:
             assert answer.status == 200, await answer.text()
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
 
 import pytest
 
 from muster.objects.status import Expired
 from muster.store.contract import EventType, Store
 from muster.store.embedded import EmbeddedStore
+from tests.store.conformance.conftest import Backend
 from tests.store.conformance.support import brief, config_map, pod, some_event, watching
 
 
@@ -145,7 +145,7 @@ async def test_it_ends_quietly_at_its_timeout(store: Store, namespace: str) -> N
 
 async def test_a_bookmarks_version_can_be_watched_from(store: Store, namespace: str) -> None:
     if not isinstance(store, EmbeddedStore):
-        pytest.skip("kube-apiserver sends its first bookmark after a minute")
+        pytest.skip("over HTTP the first bookmark comes after a minute")
     maps = await store.resource("", "ConfigMap")
     start = (await store.list(maps, namespace)).resource_version
     await store.create(await store.resource("", "Secret"), {"metadata": {"name": "s"}}, namespace)
@@ -157,16 +157,14 @@ async def test_a_bookmarks_version_can_be_watched_from(store: Store, namespace: 
         assert brief(await watch.take(1)) == [("ADDED", "later")]
 
 
-async def test_a_compacted_version_is_expired(
-    store: Store, namespace: str, forget_history: Callable[[str], Awaitable[None]]
-) -> None:
+async def test_a_compacted_version_is_expired(backend: Backend, store: Store, namespace: str) -> None:
     # Events are the kind that kube-apiserver reads from etcd itself, so that its history ends where etcd's does.
     events = await store.resource("", "Event")
     first = await store.create(events, some_event("a", namespace), namespace)
     await store.create(events, some_event("b", namespace), namespace)
     last = await store.create(events, some_event("c", namespace), namespace)
     await store.create(events, some_event("d", namespace), namespace)
-    await forget_history(last["metadata"]["resourceVersion"])
+    await backend.forget(last["metadata"]["resourceVersion"])
     watch = store.watch(events, namespace, resource_version=first["metadata"]["resourceVersion"])
     async with asyncio.timeout(60), contextlib.aclosing(watch):  # type: ignore[type-var]
         with pytest.raises(Expired):
@@ -175,15 +173,13 @@ async def test_a_compacted_version_is_expired(
         assert brief(await later.take(1)) == [("ADDED", "d")]
 
 
-async def test_a_list_that_continues_after_compaction_is_expired(
-    store: Store, namespace: str, forget_history: Callable[[str], Awaitable[None]]
-) -> None:
+async def test_a_list_that_continues_after_compaction_is_expired(backend: Backend, store: Store, namespace: str) -> None:
     events = await store.resource("", "Event")
     for name in ("a", "b", "c"):
         await store.create(events, some_event(name, namespace), namespace)
     page = await store.list(events, namespace, limit=1)
     last = await store.create(events, some_event("d", namespace), namespace)
-    await forget_history(last["metadata"]["resourceVersion"])
+    await backend.forget(last["metadata"]["resourceVersion"])
     with pytest.raises(Expired):
         await store.list(events, namespace, limit=1, continue_token=page.continue_token)
 

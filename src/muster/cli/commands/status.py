@@ -125,8 +125,10 @@ def _print(value: dict[str, Any]) -> None:
         click.echo(f"server:       {server.get('url', 'none')}, not reachable: {server['error']}")
     if local["running"]:
         click.echo(f"local:        process {local.get('pid')} on {local['dataDir']}, since {local.get('startedAt', 'unknown')}")
-    else:
-        click.echo(f"local:        {local.get('error') or f'nothing runs on {data_dir_of(local)}'}")
+    elif local.get("error"):
+        click.echo(f"local:        {local['error']}")
+    elif not server["reachable"]:
+        click.echo(f"local:        nothing runs on {local['dataDir']}")
     if "parts" in value:
         click.echo(f"parts:        {', '.join(value['parts'])}{_left_out(value)}")
     if "store" in value:
@@ -137,10 +139,6 @@ def _print(value: dict[str, Any]) -> None:
         _print_controllers(value["controllers"])
     if value.get("objects"):
         click.echo("\n" + out.simple_table(["KIND", "OBJECTS"], sorted(value["objects"].items())))
-
-
-def data_dir_of(local: dict[str, Any]) -> str:
-    return str(local["dataDir"])
 
 
 def _left_out(value: dict[str, Any]) -> str:
@@ -179,8 +177,7 @@ def status(ctx: click.Context, *, target: Target, data_dir: Path, output: str | 
 
     if ctx.get_parameter_source("data_dir") is click.core.ParameterSource.COMMANDLINE and target.kubeconfig is None:
         # Whoever names a data directory means the server that runs there.
-        local = data_dir / KUBECONFIG_FILE
-        target = replace(target, kubeconfig=str(local)) if local.exists() else target
+        target = replace(target, kubeconfig=str(data_dir / KUBECONFIG_FILE))
     value = run(gather_status(target, state_of(ctx), data_dir))
     if output:
         out.emit(out.render_value(value, output))

@@ -3,7 +3,9 @@
 Pure; neither argument is changed, and the result shares nothing with them. Errors name the operation by its number and the
 path: a malformed operation is a BadRequest, one that does not fit the document is Invalid (422), as Kubernetes answers.
 
-Bounded: the number of operations, what `copy` may add in all (a few copies of copies would grow without end), and nesting.
+Bounded: the number of operations, what `copy` may add in all (a few copies of copies would grow without end), what operations
+on long lists may move, and nesting. `test` needs no bound of its own: one that passes costs what its value does, which the
+client had to send, and one that fails is the last.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ from muster.objects.patch.common import check_depth, clone, json_equal
 from muster.objects.status import ApiError, BadRequest, Cause, Invalid, Raw, RequestEntityTooLarge, shown
 
 OPERATIONS_MAX: Final = 10_000
-_COPIED_MAX: Final = 32 * 1024 * 1024
+_COPIED_MAX: Final = 4 * 1024 * 1024
 """Characters and values that the copy operations of one patch may add together."""
+_MOVED_MAX: Final = 50_000_000
+"""Items that one patch may shift by inserting before them or removing what is before them."""
 _POINTER_TOKENS_MAX: Final = 200
 _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
 _NEEDS: Final = {
@@ -61,6 +65,7 @@ class _Work:
         self.root = root
         self.number = 0
         self._copied = 0
+        self._moved = 0
 
     def do(self, operation: Any) -> None:
         if not isinstance(operation, dict):
@@ -136,7 +141,9 @@ class _Work:
         if isinstance(parent, dict):
             parent[last] = value
         elif isinstance(parent, list):
-            parent.insert(len(parent) if last == "-" else self._index(last, len(parent), path), value)
+            index = len(parent) if last == "-" else self._index(last, len(parent), path)
+            self._shift(len(parent) - index, path)
+            parent.insert(index, value)
         else:
             raise self._unfit(path, f"its parent is {shown(parent)}, neither an object nor a list")
 
@@ -146,8 +153,20 @@ class _Work:
             return removed
         parent, token = self._find(path[:-1]), path[-1]
         removed = self._child(parent, token, path)
-        del parent[token if isinstance(parent, dict) else int(token)]
+        if isinstance(parent, dict):
+            del parent[token]
+        else:
+            self._shift(len(parent) - int(token), path)
+            del parent[int(token)]
         return removed
+
+    def _shift(self, count: int, path: list[str]) -> None:
+        self._moved += count
+        if self._moved > _MOVED_MAX:
+            raise RequestEntityTooLarge(
+                f"JSON patch operation {self.number} at {_text(path)[:200]!r}: the operations up to here shift more than "
+                f"{_MOVED_MAX} items of lists; replace the list as a whole, or work from its end"
+            )
 
     def _replace(self, path: list[str], value: Any) -> None:
         if not path:
@@ -168,13 +187,13 @@ class _Work:
 
     def _copy(self, source: list[str], path: list[str]) -> None:
         value = self._find(source)
-        # Copies may nest the document into itself; its depth is checked here so that copying can't run out of stack.
-        check_depth(value, f"what JSON patch operation {self.number} copies")
-        self._copied += _size(value)
+        self._copied += _size(value, _COPIED_MAX - self._copied)
         if self._copied > _COPIED_MAX:
             raise RequestEntityTooLarge(
                 f"JSON patch operation {self.number}: the copy operations add more than {_COPIED_MAX} characters; copy less"
             )
+        # Copies may nest the document into itself; its depth is checked here so that copying can't run out of stack.
+        check_depth(value, f"what JSON patch operation {self.number} copies")
         self._add(path, clone(value))
 
     def _test(self, path: list[str], expected: Any) -> None:
@@ -194,10 +213,10 @@ def _text(path: list[str]) -> str:
     return "".join("/" + token.replace("~", "~0").replace("/", "~1") for token in path)
 
 
-def _size(value: Any) -> int:
-    """Roughly how much text `value` is, without recursion."""
+def _size(value: Any, size_max: int) -> int:
+    """Roughly how much text `value` is, without recursion; counts no further than just above `size_max`."""
     size, pending = 0, [value]
-    while pending:
+    while pending and size <= size_max:
         node = pending.pop()
         size += 8 + (len(node) if isinstance(node, str) else 0)
         if isinstance(node, dict):

@@ -53,7 +53,7 @@ class RecordStore:
     ) -> None:
         self._core = Core(clock, limits or Limits())
         self._registry = Registry(self._core, catalog)
-        self._shaper = Shaper(clock, admission)
+        self._shaper = Shaper(clock, admission, self._core.limits.object_bytes_max)
         self._writes = Writes(self._core, self._registry, self._shaper, entropy)
         self._reads = Reads(self._core, self._registry)
         self._subresources = Subresources(self._core, self._registry, self._shaper, self._writes)

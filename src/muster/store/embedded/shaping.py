@@ -2,16 +2,25 @@
 
 The order is Kubernetes': defaults, mutating hooks, defaults again for what they added, validation, validating hooks, and last
 the record of who set which field. Everything but the hooks is pure. On the loop.
+
+An object's size is looked at before each step that costs more than writing it as JSON, so that what is too large to be stored
+holds up nobody else.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import msgspec
+
 from muster.objects.kinds.defaults import apply_defaults
 from muster.objects.patch.managed import track_update
 from muster.objects.resources import Resource
-from muster.objects.status import BadRequest, Raw
-from muster.objects.structural import Structural
+from muster.objects.status import BadRequest, Cause, Raw, RequestEntityTooLarge
+from muster.objects.structural import CAUSES_MAX, Structural
+from muster.objects.structural_check import TYPE_INVALID
 from muster.objects.time import Clock
+from muster.objects.unread import unread_fields
 from muster.objects.validation import validate_object
 from muster.store.contract import WriteOptions
 from muster.store.embedded.admission import Actor, Admission, AdmissionOperation, AdmissionRequest
@@ -20,6 +29,8 @@ from muster.store.embedded.rules import conform, invalid, refusal
 
 CRD_ID = "customresourcedefinitions.apiextensions.k8s.io"
 _WARNINGS_MAX = 20
+
+_encode = msgspec.json.Encoder().encode
 
 
 class WriteContext:
@@ -38,8 +49,9 @@ class WriteContext:
 
 
 class Shaper:
-    def __init__(self, clock: Clock, admission: Admission | None) -> None:
+    def __init__(self, clock: Clock, admission: Admission | None, object_bytes_max: int) -> None:
         self._clock = clock
+        self._object_bytes_max = object_bytes_max
         self.admission = admission
 
     async def shape(
@@ -54,27 +66,48 @@ class Shaper:
     ) -> Raw:
         """`raw` ready to be stored but for its version and managed fields. Raises what the client is to hear."""
         structural = served.structural(resource.version)
+        self._check_size(resource, raw)
         raw = self._fields(served, resource, raw, context)
-        raw = _with_defaults(structural, resource, raw, old)
+        raw = self._with_defaults(structural, resource, raw, old)
         operation: AdmissionOperation = "CREATE" if old is None else "UPDATE"
         request: AdmissionRequest | None = None
         if self.admission is not None:
             request = admission_request(operation, resource, context, raw=raw, old=old, subresource=subresource)
             changed = await self.admission.mutate(request)
             if changed is not None:
-                raw = _with_defaults(structural, resource, _same_object(resource, raw, conform(resource, changed)), old)
-        causes = structural.validate(raw) if structural is not None else []
-        if not causes:
-            causes = validate_object(resource, raw, old, subresource)
-            if served.is_custom or resource.qualified == CRD_ID:
-                # Only Kubernetes' own kinds insist on a domain; definitions carry a finalizer without one from the start.
-                causes = [cause for cause in causes if not cause.message.endswith("nor is it fully qualified")]
+                raw = _same_object(resource, raw, conform(resource, changed))
+                self._check_size(resource, raw)
+                raw = self._with_defaults(structural, resource, raw, old)
+        of_rules = validate_object(resource, raw, old, subresource)
+        causes = _together(structural.validate(raw) if structural is not None else [], of_rules)
         if causes:
             raise invalid(resource, str(raw["metadata"].get("name") or ""), causes)
         if request is not None and self.admission is not None:
             request.object = raw
             await self.admission.validate(request)
         return raw
+
+    def _with_defaults(self, structural: Structural | None, resource: Resource, raw: Raw, old: Raw | None) -> Raw:
+        if structural is not None:
+            filled = structural.default(raw)
+            if filled is not raw:
+                self._check_size(resource, filled)
+            raw = filled
+        return apply_defaults(resource, raw, old)
+
+    def _check_size(self, resource: Resource, raw: Raw) -> None:
+        name = str(raw["metadata"].get("name") or "")
+        try:
+            size = len(_encode(raw))
+        except (TypeError, ValueError, OverflowError) as error:
+            message = f'{resource.qualified} "{name}" can\'t be written as JSON: {error}'
+            raise refusal(BadRequest, resource, name, message) from None
+        if size > self._object_bytes_max:
+            message = (
+                f'{resource.qualified} "{name}" has {size} bytes as JSON and the limit is {self._object_bytes_max}; '
+                "make it smaller, or keep large data elsewhere and refer to it"
+            )
+            raise refusal(RequestEntityTooLarge, resource, name, message)
 
     def _fields(self, served: Served, resource: Resource, raw: Raw, context: WriteContext) -> Raw:
         """Unknown fields: kinds from a CRD lose them, others keep them; the client may ask to be told, or to be refused."""
@@ -92,6 +125,9 @@ class Shaper:
         if mode == "Warn":
             for path in unknown:
                 context.warn(f'unknown field "{path}"')
+        if mode != "Ignore":
+            for sentence in unread_fields(resource, raw):
+                context.warn(sentence)
         return pruned if served.is_from_crd else raw
 
     def track(
@@ -130,8 +166,15 @@ def admission_request(
     )
 
 
-def _with_defaults(structural: Structural | None, resource: Resource, raw: Raw, old: Raw | None) -> Raw:
-    return apply_defaults(resource, structural.default(raw) if structural is not None else raw, old)
+def _together(of_schema: Sequence[Cause], of_rules: Sequence[Cause]) -> list[Cause]:
+    """What schema and rules hold against an object, each field once: the schema's word goes first.
+
+    A rule takes a value of the wrong type for an absent one, so what it says of the inside of such a value is left out.
+    """
+    fields = {cause.field for cause in of_schema}
+    mistyped = tuple(f"{cause.field}{mark}" for cause in of_schema if cause.reason == TYPE_INVALID for mark in ".[")
+    added = (cause for cause in of_rules if cause.field not in fields and not cause.field.startswith(mistyped))
+    return [*of_schema, *added][:CAUSES_MAX]
 
 
 def _same_object(resource: Resource, before: Raw, after: Raw) -> Raw:
