@@ -22,8 +22,9 @@ from muster.store.embedded.collection import Collection
 from muster.store.embedded.core import Core
 from muster.store.embedded.records import Event
 from muster.store.embedded.registry import Registry, Served
-from muster.store.embedded.shaping import CRD_ID, WriteContext
+from muster.store.embedded.shaping import WriteContext
 
+CRD_ID = "customresourcedefinitions.apiextensions.k8s.io"
 FINALIZER_CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 
 

@@ -22,13 +22,13 @@ from muster.store.contract import DEFAULT_WRITE, EventType, Preconditions, Propa
 from muster.store.embedded.admission import GARBAGE_COLLECTOR, NAMESPACE_CONTROLLER, Actor
 from muster.store.embedded.collection import Collection
 from muster.store.embedded.core import Core
-from muster.store.embedded.custom import FINALIZER_CLEANUP
+from muster.store.embedded.custom import CRD_ID, FINALIZER_CLEANUP
 from muster.store.embedded.deletion import FINALIZER_FOREGROUND, FINALIZER_ORPHAN
 from muster.store.embedded.dependents import Dependents, Item, OwnerState
 from muster.store.embedded.namespaces import NAMESPACES_ID, with_content_conditions, without_content_finalizer
 from muster.store.embedded.records import Event, Record
 from muster.store.embedded.registry import Registry
-from muster.store.embedded.shaping import CRD_ID, WriteContext
+from muster.store.embedded.shaping import WriteContext
 from muster.store.embedded.transaction import Result, Transaction
 from muster.store.embedded.writes import Writes
 

@@ -10,11 +10,10 @@ from muster.objects.status import Raw
 from muster.store.contract import EventType
 from muster.store.embedded.collection import Collection
 from muster.store.embedded.core import Core
-from muster.store.embedded.custom import CustomKinds
+from muster.store.embedded.custom import CRD_ID, CustomKinds
 from muster.store.embedded.database import Database, Row
 from muster.store.embedded.errors import StoreCorrupt
 from muster.store.embedded.records import TYPES_BY_CODE, Event, Key, Record, decode, record_of
-from muster.store.embedded.shaping import CRD_ID
 
 
 def load(core: Core, custom: CustomKinds, database: Database) -> list[int]:

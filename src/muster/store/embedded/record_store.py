@@ -21,7 +21,7 @@ from muster.store.embedded.admission import Actor, Admission
 from muster.store.embedded.collection import Collection
 from muster.store.embedded.committer import InlineCommitter, ThreadCommitter
 from muster.store.embedded.core import Core
-from muster.store.embedded.custom import CustomKinds
+from muster.store.embedded.custom import CRD_ID, CustomKinds
 from muster.store.embedded.database import Database
 from muster.store.embedded.garbage import GarbageCollector
 from muster.store.embedded.limits import Limits
@@ -31,7 +31,7 @@ from muster.store.embedded.reads import Reads, RecordPage, VersionMatch
 from muster.store.embedded.records import Event, Record
 from muster.store.embedded.registry import Registry
 from muster.store.embedded.selection import in_version
-from muster.store.embedded.shaping import CRD_ID, Shaper, WriteContext
+from muster.store.embedded.shaping import Shaper, WriteContext
 from muster.store.embedded.subresources import Subresources
 from muster.store.embedded.transaction import Result, Transaction
 from muster.store.embedded.usage import Usage, measure

@@ -27,7 +27,6 @@ from muster.store.embedded.admission import Actor, Admission, AdmissionOperation
 from muster.store.embedded.registry import Served
 from muster.store.embedded.rules import conform, invalid, refusal
 
-CRD_ID = "customresourcedefinitions.apiextensions.k8s.io"
 _WARNINGS_MAX = 20
 
 _encode = msgspec.json.Encoder().encode
