@@ -21,6 +21,7 @@ hypothesis.settings.register_profile("soak", deadline=None, max_examples=2000, s
 hypothesis.settings.load_profile("soak" if os.environ.get("MUSTER_SOAK") else "default")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("kubernetes"):
