@@ -10,7 +10,7 @@ Invariants that both implementations keep:
 - a write that returned is durable;
 - `metadata.resourceVersion` is opaque, compared only for equality; a watch started from a list's version misses nothing
   and repeats nothing;
-- `metadata.generation` moves only when something outside metadata and status changed;
+- `metadata.generation` moves only when something outside metadata and status changed, or deletion began;
 - an object with finalizers stays, with `deletionTimestamp`, until they are gone.
 """
 

@@ -6,6 +6,7 @@ version from which the real one knows the rule or the field.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import msgspec
@@ -80,4 +81,5 @@ def whole(group: str, kind: str, body: Raw) -> Raw:
     """`body` as a complete object called `case`, in the namespace `default` where the kind has namespaces."""
     resource = CATALOG.by_kind(group, kind)
     metadata = {"name": "case", **({"namespace": "default"} if resource.namespaced else {}), **body.get("metadata", {})}
-    return {"apiVersion": resource.api_version, "kind": kind, **body, "metadata": metadata}
+    # A copy: the tables are shared by every test of the run.
+    return copy.deepcopy({"apiVersion": resource.api_version, "kind": kind, **body, "metadata": metadata})
