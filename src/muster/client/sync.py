@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import contextlib
 import functools
 import os
 import threading
@@ -70,6 +71,10 @@ class SyncClient:
         """`on_warning` is called on the client's own thread."""
         self.config = config
         self._loop = asyncio.new_event_loop()
+        # Held while a call is handed to the loop and while closing begins: what was handed over before is ended by
+        # `_shut_down`, and nothing is handed over after it, where it would wait for ever on a loop that has stopped.
+        self._gate = threading.Lock()
+        self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="muster-client", daemon=True)
         self._thread.start()
         try:
@@ -101,10 +106,12 @@ class SyncClient:
 
     def close(self) -> None:
         """End open streams, close all connections, end the thread. Doing it twice is harmless."""
-        if self._loop.is_closed():
-            return
+        with self._gate:
+            if self._is_closing:
+                return
+            self._is_closing = True
+            ended = asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop)
         atexit.unregister(self.close)
-        ended = asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop)
         try:
             ended.result(CLOSE_TIMEOUT_S)
         finally:
@@ -157,11 +164,12 @@ class SyncClient:
         self._loop.run_forever()
 
     def _call(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        if self._loop.is_closed() or threading.current_thread() is self._thread:
-            coroutine.close()
-            problem = "is closed; make a new one" if self._loop.is_closed() else "cannot be called from its own callbacks"
-            raise RuntimeError(f"this SyncClient {problem}")
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        with self._gate:
+            if self._is_closing or threading.current_thread() is self._thread:
+                coroutine.close()
+                problem = "is closed; make a new one" if self._is_closing else "cannot be called from its own callbacks"
+                raise RuntimeError(f"this SyncClient {problem}")
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
         except concurrent.futures.CancelledError:
@@ -180,8 +188,9 @@ class SyncClient:
         finally:
             if threading.current_thread() is self._thread:
                 pump.cancel()  # collected as garbage over there: nobody may wait
-            elif not self._loop.is_closed():
-                self._call(pump.stop())
+            elif not self._is_closing:
+                with contextlib.suppress(RuntimeError):  # closed at this very moment: then the pump has been ended
+                    self._call(pump.stop())
 
     async def _shut_down(self) -> None:
         others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
