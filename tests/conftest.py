@@ -16,7 +16,7 @@ from muster.bench.kubernetes import ControlPlane, NotAvailable, control_plane
 
 # A busy machine is no reason to fail: neither a deadline nor "too slow" is a finding here.
 _ANY_SPEED = [hypothesis.HealthCheck.too_slow]
-hypothesis.settings.register_profile("default", deadline=None, max_examples=50, suppress_health_check=_ANY_SPEED)
+hypothesis.settings.register_profile("default", deadline=None, max_examples=30, suppress_health_check=_ANY_SPEED)
 hypothesis.settings.register_profile("soak", deadline=None, max_examples=2000, suppress_health_check=_ANY_SPEED)
 hypothesis.settings.load_profile("soak" if os.environ.get("MUSTER_SOAK") else "default")
 
