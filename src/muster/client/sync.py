@@ -28,6 +28,8 @@ from muster.client.stats import TransportStats
 from muster.client.transport import TransportLimits
 
 AHEAD_MAX = 256
+GOODBYE_S = 0.05
+"""TLS connections end some turns of the loop after they were closed; a loop that stops before leaves them to the collector."""
 CLOSE_TIMEOUT_S = 10.0
 
 P = ParamSpec("P")
@@ -198,6 +200,7 @@ class SyncClient:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         await self._client.close()
+        await asyncio.sleep(GOODBYE_S)
         await self._loop.shutdown_asyncgens()
         await self._loop.shutdown_default_executor()
 
