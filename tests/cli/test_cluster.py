@@ -235,6 +235,50 @@ def test_webhooks_of_a_running_controller(cluster: Run, replicas: Callable[..., 
     assert not lease["spec"].get("holderIdentity"), "the lease was given up"
 
 
+BANDWIDTH_JOB = """
+apiVersion: kuscia.secretflow/v1alpha1
+kind: KusciaJob
+metadata: {name: wide, namespace: default}
+spec:
+  initiator: alice
+  tasks:
+  - alias: t
+    appImage: app
+    taskInputConfig: "{}"
+    parties:
+    - {domainID: alice, resources: {requests: {bandwidth: AMOUNT}, limits: {bandwidth: 20Gbps}}}
+"""
+
+
+def test_bandwidth_that_no_node_has_is_refused(cluster: Run, replicas: Callable[..., Controller]) -> None:
+    port = free_port()
+    assert cluster("install", "--webhook-url", f"https://127.0.0.1:{port}").code == ExitCode.OK
+    controller = replicas(webhook_port=port)
+    eventually(lambda: all(bundles(cluster)), "the leader writes the CA")
+    eventually(lambda: controller.get("/readyz")[0] == 200, "ready: nodes, parties and images are read")
+    node = "apiVersion: v1\nkind: Node\nmetadata: {name: wide-node, labels: {domain: alice}}\n"
+    assert cluster("apply", "-f", "-", stdin=node).code == ExitCode.OK
+    try:
+        assert cluster("node", "set-bandwidth", "wide-node", "5Gbps").code == ExitCode.OK
+        status = json.loads(cluster("get", "node", "wide-node", "-o", "json").out)["status"]
+        assert status["allocatable"]["kuscia.io/bandwidth"] in ("5k", "5000"), "stock tools see it"
+
+        def refusal() -> str:
+            done = cluster("apply", "--dry-run", "-f", "-", stdin=BANDWIDTH_JOB.replace("AMOUNT", "6Gbps"))
+            return done.err if done.code == ExitCode.FORBIDDEN else ""
+
+        said = eventually(refusal, "the webhook has heard of the node")
+        assert 'admission webhook "validate.muster.dev" denied the request' in said
+        assert "Impossible" in said
+        assert "the largest node of party alice is wide-node with 5Gbps" in said
+        above = cluster("apply", "--dry-run", "-f", "-", stdin=BANDWIDTH_JOB.replace("AMOUNT", "30Gi"))
+        assert "RequestExceedsLimit" in above.err
+        good = cluster("apply", "--dry-run", "-f", "-", stdin=BANDWIDTH_JOB.replace("AMOUNT", "5Gi"))
+        assert good.code == ExitCode.OK, good.err
+    finally:
+        assert cluster("delete", "node", "wide-node").code == ExitCode.OK
+
+
 def _applied(cluster: Run, manifest: str) -> Result | None:
     done = cluster("apply", "-f", "-", stdin=manifest)
     return done if done.code == ExitCode.OK else None

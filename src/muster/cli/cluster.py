@@ -23,11 +23,13 @@ from muster.cli.webhook_ca import Authority, WebhookCa, certificate_names, serve
 from muster.client.api import ApiClient
 from muster.controllers import cluster_controllers
 from muster.controllers.manager import Election, Manager
-from muster.controllers.runtime import Controller
+from muster.controllers.runtime import Controller, Runnable
 from muster.objects.status import Forbidden, NotFound
 from muster.objects.time import Clock, wall_clock
+from muster.server.bandwidth_admission import FOLLOWED, BandwidthFits, Capacities
 from muster.server.logs import logger
 from muster.server.webhook import Webhook
+from muster.store.informer import Change, ChangeType
 from muster.store.kubernetes import KubernetesStore
 from muster.store.leases import new_identity
 
@@ -71,6 +73,7 @@ class Cluster:
         self._client = client
         self._store = KubernetesStore(client)
         self._clock = clock
+        self._capacities = Capacities()
         self._undo = contextlib.AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -88,6 +91,8 @@ class Cluster:
         if self.options.has_webhooks:
             controllers.append(await self._start_webhooks())
         self._start_manager(controllers)
+        if self.options.has_webhooks:
+            await self._follow_capacities()
         host, port = self.options.health_listen
         self.health = Endpoint("health", HealthApp({"controllers": self._ready}), host, port)
         await self.health.start()
@@ -111,7 +116,7 @@ class Cluster:
         context = server_context()
         self._load_leaf(authority, context)
         host, port = self.options.webhook_listen
-        self.webhooks = Endpoint("webhook", Webhook(), host, port, context)
+        self.webhooks = Endpoint("webhook", Webhook(hooks=[BandwidthFits(self._capacities)]), host, port, context)
         await self.webhooks.start()
         self._undo.push_async_callback(self.webhooks.stop)
         controller = WebhookCa(authority)
@@ -149,10 +154,25 @@ class Cluster:
             except Exception as error:  # noqa: BLE001 - the root of a task; the present certificate serves on
                 log.warning("the webhook certificate could not be checked", error=str(error))
 
-    def _start_manager(self, controllers: list[Controller]) -> None:
+    def _start_manager(self, controllers: list[Runnable]) -> None:
         election = Election(identity=self.identity, name=manifests.LEASE, namespace=self.options.lease_namespace)
         self.manager = Manager(self._store, controllers, clock=self._clock, election=election)
         self._spawn(self.manager.run(), "controllers")
+
+    async def _follow_capacities(self) -> None:
+        """Every replica answers webhooks, so each keeps its own picture of what the nodes have."""
+        assert self.manager is not None
+        for group, kind in FOLLOWED:
+            try:
+                informer = await self.manager.hub.informer(group, kind)
+            except NotFound as error:  # a cluster without this kind has no objects of it either
+                log.warning("requests for bandwidth are judged without a kind", kind=kind, error=str(error))
+                continue
+
+            def take(change: Change, kind: str = kind) -> None:
+                self._capacities.apply(kind, change.newest.raw, deleted=change.type is ChangeType.DELETED)
+
+            informer.add_handler(take)
 
     def _spawn(self, work: object, name: str) -> None:
         assert asyncio.iscoroutine(work)

@@ -33,6 +33,7 @@ ENTRIES = dict(
         _entry("describe", "Show objects in full, with their conditions and events."),
         _entry("apply", "Create or change objects from files."),
         _entry("delete", "Delete objects."),
+        _entry("node", "Set what a node has: its network bandwidth."),
         _entry(
             "api-resources",
             "List the kinds that the server has.",

@@ -61,8 +61,25 @@ BASE_RULES = (
         "the leader writes the webhooks' CA certificate",
         (NAME,),
     ),
+    Rule("", ("nodes",), READ, "the webhooks refuse what no node could ever hold"),
+    Rule("kuscia.secretflow", ("domains", "appimages"), READ, "the webhooks work out which nodes and how many pods that means"),
 )
-CONTROLLER_RULES: dict[str, tuple[Rule, ...]] = {}
+_SCHEDULER_RULES = (
+    Rule("", ("pods", "nodes", "namespaces", "persistentvolumes", "persistentvolumeclaims"), READ, "what is placed, and where"),
+    Rule("storage.k8s.io", ("storageclasses",), READ, "volumes that tie a pod to nodes"),
+    Rule("policy", ("poddisruptionbudgets",), READ, "preemption respects budgets"),
+    Rule("slo.koordinator.sh", ("nodemetrics",), READ, "measured use of nodes"),
+    Rule("scheduling.sigs.k8s.io", ("podgroups",), READ, "pods that start together"),
+    Rule("muster.dev", ("nodepools", "links"), READ, "pools, and links between parties"),
+    Rule("muster.dev", ("placements",), ("get", "list", "create", "delete"), "plans of units with several pods"),
+    Rule("", ("pods/binding",), ("create",), "binding"),
+    Rule("", ("pods",), ("patch", "delete"), "what plugins add to a pod; victims that violate their budget"),
+    Rule("", ("pods/status",), ("patch",), "why a pod waits, and its nominated node"),
+    Rule("", ("pods/eviction",), ("create",), "preemption"),
+    # A list or watch for one name only is allowed by a rule on that name.
+    Rule("", ("configmaps",), ("get", "list", "watch", "patch"), "the scheduler's configuration", ("muster-scheduler",)),
+)
+CONTROLLER_RULES: dict[str, tuple[Rule, ...]] = {"scheduler": _SCHEDULER_RULES}
 """What each controller of a real cluster needs beyond `BASE_RULES`, by its name. A test sees that none is forgotten."""
 NAMESPACE_RULES = (
     Rule("coordination.k8s.io", ("leases",), ("get", "update"), "leader election", (LEASE,)),

@@ -320,9 +320,19 @@ class Muster:
     BANDWIDTH_EGRESS: Final = "muster.dev/bandwidth-egress"
     BANDWIDTH_INGRESS: Final = "muster.dev/bandwidth-ingress"
     BANDWIDTH_RESERVED: Final = "muster.dev/bandwidth-reserved"
+    """On a node: held back from the work placed there, in each direction."""
+    BANDWIDTH_TO: Final = "muster.dev/bandwidth-to"
+    """On a pod: what it sends to each peer over a Link, `bob=200Mbps,pool/east=1Gbps`; see `bandwidth_peers`."""
+    AGENT_BANDWIDTH: Final = "muster.dev/agent-bandwidth"
+    """On a node: what its agent found in its configuration or at the network interface; the names without `agent` win."""
+    AGENT_BANDWIDTH_EGRESS: Final = "muster.dev/agent-bandwidth-egress"
+    AGENT_BANDWIDTH_INGRESS: Final = "muster.dev/agent-bandwidth-ingress"
+    AGENT_BANDWIDTH_RESERVED: Final = "muster.dev/agent-bandwidth-reserved"
 
     RESOURCE_BANDWIDTH: Final = "bandwidth"
     """The resource name in requests and limits of KusciaJob, KusciaTask and Job: `200Mbps`."""
+    RESOURCE_BANDWIDTH_EGRESS: Final = "bandwidth-egress"
+    RESOURCE_BANDWIDTH_INGRESS: Final = "bandwidth-ingress"
 
 
 GROUPS: Final = (

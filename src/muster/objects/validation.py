@@ -3,8 +3,8 @@
 `validate_object` is called after defaults and after the schema has passed, with the object as it would be stored and, for an
 update, with what it replaces. It returns every cause, in Kubernetes' words. Pure.
 
-Custom kinds get the rules for metadata only. Where Kubernetes refuses what one machine needs, we don't: Endpoints may hold
-loopback addresses.
+Of custom kinds, those that ask for resources have rules for amounts and their units; the others get the rules for metadata
+only. Where Kubernetes refuses what one machine needs, we don't: Endpoints may hold loopback addresses.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from muster.objects.names import (
     validate_subdomain,
 )
 from muster.objects.resources import Resource
-from muster.objects.rules import access, core, pods, storage, workloads
+from muster.objects.rules import access, bandwidth, core, pods, storage, workloads
 from muster.objects.rules.report import Report, obj, objs, text, texts
 from muster.objects.status import Cause, Raw
 
@@ -55,6 +55,9 @@ def validate_object(resource: Resource, raw: Raw, old: Raw | None = None, subres
             report.causes += validate_crd(raw, old)
         elif key in _RULES:
             _RULES[key](report, raw, old)
+    if subresource == "" and resource.group == "" and resource.kind in ("Node", "Pod"):
+        # Annotations are metadata, so these hold for every update; only what it makes wrong is reported.
+        bandwidth.check_annotations(report, resource.kind, raw, old)
     return report.causes[:CAUSES_MAX]
 
 
@@ -177,4 +180,5 @@ _RULES: Final[Mapping[tuple[str, str], Rule]] = {
         for kind in ("SelfSubjectAccessReview", "SubjectAccessReview", "LocalSubjectAccessReview")
     },
     ("authentication.k8s.io", "TokenRequest"): access.check_token_request,
+    **bandwidth.RULES,
 }

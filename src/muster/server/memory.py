@@ -1,4 +1,4 @@
-"""What the server remembers of the store to answer quickly: RBAC objects, token hashes, priority classes.
+"""What the server remembers of the store to answer quickly: RBAC objects, token hashes, priority classes, what nodes have.
 
 Filled once at start and then, change by change, from the store's own notification, which comes before the write is answered: a
 permission that was just granted holds for the very next request.
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from muster.objects.status import NotFound, Raw
 from muster.server.admission import PriorityClasses
 from muster.server.authorization import RBAC_GROUP, RbacIndex
+from muster.server.bandwidth_admission import FOLLOWED, Capacities
 from muster.server.logs import logger
 from muster.server.tokens import TOKEN_NAMESPACE, TokenTable, identity_of_secret
 from muster.store.contract import EventType
@@ -30,6 +31,7 @@ _RBAC_KINDS = {
 }
 _PRIORITIES = "priorityclasses.scheduling.k8s.io"
 _SECRETS = "secrets"
+_CAPACITIES = {"nodes": "Node", "domains.kuscia.secretflow": "Domain", "appimages.kuscia.secretflow": "AppImage"}
 
 
 Follower = Callable[[Collection, Event], None]
@@ -53,10 +55,12 @@ class Memory:
         self.rbac = RbacIndex()
         self.tokens = TokenTable()
         self.priorities = PriorityClasses()
+        self.capacities = Capacities()
 
     def start(self) -> None:
         """Read what is there, then follow."""
-        for group, kind in (*((RBAC_GROUP, kind) for kind in _RBAC_KINDS.values()), ("scheduling.k8s.io", "PriorityClass")):
+        roles = tuple((RBAC_GROUP, kind) for kind in _RBAC_KINDS.values())
+        for group, kind in (*roles, ("scheduling.k8s.io", "PriorityClass"), *FOLLOWED):
             resource = self._store.catalog.by_kind(group, kind)
             for record in self._store.list_records(resource).records:
                 self._take(resource.qualified, record, deleted=False)
@@ -74,6 +78,8 @@ class Memory:
             self.rbac.apply(kind, record.raw(), deleted=deleted)
         elif id_ == _PRIORITIES:
             self.priorities.apply(record.raw(), deleted=deleted)
+        elif id_ in _CAPACITIES:
+            self.capacities.apply(_CAPACITIES[id_], record.raw(), deleted=deleted)
         elif id_ == _SECRETS and record.namespace == TOKEN_NAMESPACE:
             self._take_secret(record.name, None if deleted else record.raw())
 

@@ -30,6 +30,7 @@ from muster.server.app import App
 from muster.server.audit import AuditLog
 from muster.server.authentication import Authenticator
 from muster.server.authorization import Authorizer
+from muster.server.bandwidth_admission import BandwidthFits
 from muster.server.bootstrap import Keeper, bootstrap, ensure_admin_token
 from muster.server.config import ServerConfig, check
 from muster.server.flow import Flow
@@ -125,7 +126,11 @@ class Server:
         self.memory = Memory(self.store)
         self.memory.start()
         authorizer = Authorizer(self.memory.rbac)
-        hooks.hooks += [*builtin_hooks(authorizer, self.memory.priorities, self.memory.has_account), *self.extra_hooks]
+        hooks.hooks += [
+            *builtin_hooks(authorizer, self.memory.priorities, self.memory.has_account),
+            BandwidthFits(self.memory.capacities),
+            *self.extra_hooks,
+        ]
         await bootstrap(self.store)
         token = await self._admin_token()
         audit = self._open_audit()

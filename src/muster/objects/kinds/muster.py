@@ -169,6 +169,7 @@ class PlacedPod(View, kw_only=True):
     node: str
     devices: list[PlacedDevice] = field(default_factory=list)
     annotations: Annotated[dict[str, str], "Written to the pod as it is bound."] = field(default_factory=dict)
+    labels: Annotated[dict[str, str], "Written to the pod before it is bound."] = field(default_factory=dict)
 
 
 class PlacementSpec(View, kw_only=True):

@@ -28,7 +28,7 @@ class Foreign(View):
 Kept = dict[str, Any]
 """An object that is carried as it is: a pod template, a third party's extension."""
 
-AMOUNT_PATTERN = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+|[kKMGT]?bps)?$"
+AMOUNT_PATTERN = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+|[kKmMgGtT]?bps)?$"
 Amount = Annotated[
     str | int | float, msgspec.Meta(extra_json_schema={"x-kubernetes-int-or-string": True, "pattern": AMOUNT_PATTERN})
 ]
