@@ -1,0 +1,169 @@
+"""Looking ahead: when will there be room for a unit, if what runs now ends when it is said to?
+
+`Forecast` is made once from the state and the expected releases, and then asked about any number of units: it keeps the
+releases in order of time and adds them to the free amounts in portions, halving the span in which the answer must be. Only free
+amounts are copied; the state is never touched.
+
+Resources only: `feasible` says where a shape could be at all. Pure, single-threaded, for use within one step.
+
+Invariant: the answer is `now` or the time of a release; with everything released by then the unit fits, and (for one shape, or
+within SCAN_MAX releases of the first possible time) with everything released before then it does not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from muster.engine.blocks import one_shape
+from muster.engine.columns import Array, Mask
+from muster.engine.counting import Group, groups_of, place_groups, room_for
+from muster.engine.reprieve import amounts
+from muster.engine.shapes import Shape
+from muster.engine.victims import Ask, Room, add_at, free_ahead, select
+
+if TYPE_CHECKING:
+    from muster.engine.state import State
+
+SCAN_MAX = 256
+"""With several shapes the search is greedy, and more room can make it fail: so many times are tried one after the other."""
+
+
+class Release(msgspec.Struct, frozen=True, order=True):
+    """A placed pod is expected to end at `time`."""
+
+    time: float
+    uid: str
+
+
+class Forecast:
+    def __init__(self, state: State, releases: Iterable[Release], now: float) -> None:
+        """Releases in the past count as now; those of pods that are not placed, or that end already, count for nothing. Of two
+        for the same pod the earlier one counts."""
+        self._state = state
+        self._start = free_ahead(state)
+        first: dict[int, float] = {}
+        for release in releases:
+            pod = state.pods.get(release.uid)
+            if pod is not None and pod.index >= 0 and not state.placed.ending[pod.index]:
+                first[pod.index] = min(max(release.time, now), first.get(pod.index, math.inf))
+        times = np.fromiter(first.values(), np.float64, len(first))
+        indices = np.fromiter(first, np.intp, len(first))
+        order = np.argsort(times, kind="stable")
+        times, indices = times[order], indices[order]
+        self._nodes: Array = state.placed.node[indices]
+        self._held = amounts(state.placed, np.arange(len(self._start)), indices)
+        is_last = np.append(times[1:] != times[:-1], True) if len(times) else np.zeros(0, np.bool_)
+        self._times: list[float] = times[is_last].tolist()
+        """The different times at which something ends."""
+        self._ends: list[int] = (np.flatnonzero(is_last) + 1).tolist()
+        """How many have ended by each of them."""
+        self._now = now
+
+    def earliest_start(self, members: Sequence[Shape], feasible: Callable[[Shape], Mask] | None = None) -> float | None:
+        """When all `members` first fit together; None if they do not even when everything has ended."""
+        groups = groups_of(members, feasible)
+        height = len(self._start)
+        if any(len(g.shape.request) > height and g.shape.request[height:].any() for g in groups):
+            return None
+        step = self._bisect(self._start.copy(), lambda free: all(room_for(free, group) >= group.count for group in groups))
+        if step is None:
+            return None
+        if len(groups) > 1:
+            step = self._scan(step, groups)
+        return None if step is None else self._time(step)
+
+    def free_at(self, time: float) -> Array:
+        """Free amounts (rows, nodes) when everything that ends by then has ended. A copy."""
+        free = self._start.copy()
+        past = int(np.searchsorted(np.array(self._times), time, side="right"))
+        self._release(free, 0, self._count(past))
+        return free
+
+    # -- inside: step 0 is now before any release, step k after the k-th time ------------------------------------------------
+
+    def _time(self, step: int) -> float:
+        return self._now if step == 0 else self._times[step - 1]
+
+    def _count(self, step: int) -> int:
+        return 0 if step == 0 else self._ends[step - 1]
+
+    def _release(self, free: Array, begin: int, end: int) -> None:
+        if end > begin:
+            add_at(free, self._nodes[begin:end], self._held[:, begin:end])
+
+    def _bisect(self, free: Array, fits: Callable[[Array], bool]) -> int | None:
+        """The first step at which `fits`, which more room never makes untrue; None if there is none."""
+        if fits(free):
+            return 0
+        low, high = 0, len(self._times)
+        everything = free.copy()
+        self._release(everything, 0, self._count(high))
+        if not fits(everything):
+            return None
+        # `free` is always that of step `low`, where it does not fit; at `high` it does.
+        while high - low > 1:
+            middle = (low + high) // 2
+            later = free.copy()
+            self._release(later, self._count(low), self._count(middle))
+            if fits(later):
+                high = middle
+            else:
+                low, free = middle, later
+        return high
+
+    def _scan(self, first: int, groups: list[Group]) -> int | None:
+        """The first step from `first` on at which the greedy search places every group."""
+        capacity, last = self._state.nodes.capacity, len(self._times)
+        free = self._start.copy()
+        self._release(free, 0, self._count(first))
+        for step in range(first, min(first + SCAN_MAX, last + 1)):
+            if place_groups(free.copy(), groups, capacity) is not None:
+                return step
+            if step < last:
+                self._release(free, self._count(step), self._count(step + 1))
+        if first + SCAN_MAX > last:
+            return None
+        rest = self._bisect_from(first + SCAN_MAX, free, groups)
+        return rest
+
+    def _bisect_from(self, low: int, free: Array, groups: list[Group]) -> int | None:
+        """Past the scan: halve, as if more room never hurt. What is found fits; something earlier might too."""
+        capacity, high = self._state.nodes.capacity, len(self._times)
+        everything = free.copy()
+        self._release(everything, self._count(low), self._count(high))
+        if place_groups(everything, groups, capacity) is None:
+            return None
+        if place_groups(free.copy(), groups, capacity) is not None:
+            return low
+        while high - low > 1:
+            middle = (low + high) // 2
+            later = free.copy()
+            self._release(later, self._count(low), self._count(middle))
+            if place_groups(later.copy(), groups, capacity) is not None:
+                high = middle
+            else:
+                low, free = middle, later
+        return high
+
+
+def earliest_start(
+    state: State,
+    members: Sequence[Shape],
+    releases: Iterable[Release],
+    now: float,
+    feasible: Callable[[Shape], Mask] | None = None,
+) -> float | None:
+    """When a unit of these shapes first fits. For many units make one `Forecast` and ask that."""
+    return Forecast(state, releases, now).earliest_start(members, feasible)
+
+
+def which_must_end(state: State, shape: Shape, mask: Mask | None = None) -> Room | None:
+    """The least running work whose end would let a pod of the shape start: lowest priority first, then the fewest pods; whoever
+    is ending anyway costs nothing. None when nothing would help. For explanations: nobody is evicted."""
+    everybody: Mask = np.ones(len(state.placed.node), np.bool_)
+    return select(state, one_shape(shape), Ask(eligible=everybody, cost=state.placed.priority, nodes=mask))

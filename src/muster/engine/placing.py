@@ -1,0 +1,218 @@
+"""Finding nodes for a whole unit: as many pods as can, at least as many as must, or nothing.
+
+Pods of one shape that no rule between pods concerns are placed all at once: of k pods, only the k best nodes can ever take one,
+and what a node is worth with one more pod on it is worked out for all of them together. The result is the same, pod by pod, as
+placing one after the other, and such pods are placed whenever there is any way to place them. Mixed units are placed group by
+group, and if that fails, once more with the hardest group first; a bounded search, which may give up although there is a way
+(`NotFound`).
+
+Pure: takes from the state while it works, gives everything back when it fails.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+
+from muster.engine.blocks import NodeBlock
+from muster.engine.columns import Array
+from muster.engine.evaluate import Evaluator
+from muster.engine.pods import PodRecord
+from muster.engine.state import State
+from muster.engine.units import Group, Unit
+from muster.objects.reasons import Verdict
+
+
+class Placed(msgspec.Struct, frozen=True):
+    pod: PodRecord
+    slot: int
+    score: int
+
+
+class Shortage(msgspec.Struct, frozen=True):
+    """Not enough: `placed` of the `wanted` pods of a group found a node; `stuck` is the first that did not, and `verdict` says
+    why, with the others in their places."""
+
+    group: Group
+    placed: int
+    wanted: int
+    stuck: PodRecord
+    verdict: Verdict
+    is_search_bounded: bool = False
+    """Every group would fit alone: that they do not fit together was not proved."""
+
+
+Explain = Callable[[PodRecord], Verdict]
+
+
+def place_unit(unit: Unit, evaluator: Evaluator, state: State, explain: Explain) -> list[Placed] | Shortage:
+    """Assume nodes for the unit's pods. On shortage nothing stays assumed."""
+    groups = [group for group in unit.groups if group.controlled and group.pods]
+    first = _try(unit, groups, evaluator, state, explain)
+    if isinstance(first, list) or len(groups) == 1:
+        return first
+    hardest = sorted(groups, key=lambda group: (_room(group, evaluator, state), group.party, group.role))
+    if hardest != groups:
+        second = _try(unit, hardest, evaluator, state, explain)
+        if isinstance(second, list):
+            return second
+    return msgspec.structs.replace(first, is_search_bounded=_fits_alone(first.group, evaluator, state))
+
+
+def _fits_alone(group: Group, evaluator: Evaluator, state: State) -> bool:
+    found, _ = _place_group([state.pods[uid] for uid in group.pods], evaluator, state)
+    _give_back(found, state, evaluator)
+    return len(found) >= group.missing
+
+
+def _try(unit: Unit, groups: Sequence[Group], evaluator: Evaluator, state: State, explain: Explain) -> list[Placed] | Shortage:
+    taken: list[Placed] = []
+    shortages: list[Shortage] = []
+    whole = sum(1 for group in unit.groups if not group.controlled)
+    for group in groups:
+        pods = [state.pods[uid] for uid in group.pods]
+        found, stuck = _place_group(pods, evaluator, state)
+        if len(found) >= group.missing:
+            taken += found
+            whole += 1
+        else:
+            assert stuck is not None
+            if not shortages:
+                shortages.append(Shortage(group, len(found), group.missing, stuck, explain(stuck)))
+            _give_back(found, state, evaluator)
+    settled = sum(1 for group in unit.groups if group.controlled and not group.pods and group.bound >= group.min)
+    if whole + settled >= min(unit.min_groups, len(unit.groups)) and (taken or not shortages):
+        return taken
+    _give_back(taken, state, evaluator)
+    return shortages[0]
+
+
+def _place_group(pods: Sequence[PodRecord], evaluator: Evaluator, state: State) -> tuple[list[Placed], PodRecord | None]:
+    """As many of the pods as fit, and the first that did not. Runs of pods that nothing tells apart go together."""
+    found: list[Placed] = []
+    stuck: PodRecord | None = None
+    index = 0
+    while index < len(pods):
+        first = pods[index]
+        end = index + 1
+        while end < len(pods) and pods[end].shape is first.shape and pods[end].labels == first.labels:
+            end += 1
+        run = pods[index:end]
+        if len(run) > 1 and not evaluator.nominations and evaluator.is_plain(first) and not evaluator.has_late(first.shape):
+            placed = place_alike(run, evaluator, state)
+        else:
+            placed = _one_by_one(run, evaluator, state)
+        found += placed
+        if len(placed) < len(run) and stuck is None:
+            stuck = run[len(placed)]
+        index = end
+    return found, stuck
+
+
+def _one_by_one(pods: Sequence[PodRecord], evaluator: Evaluator, state: State) -> list[Placed]:
+    found: list[Placed] = []
+    for pod in pods:
+        choice = evaluator.choose(pod)
+        if choice is None:
+            break
+        state.assume(pod, state.nodes.names[choice.slot])
+        evaluator.touch(choice.slot)
+        found.append(Placed(pod, choice.slot, choice.score))
+    return found
+
+
+def place_alike(pods: Sequence[PodRecord], evaluator: Evaluator, state: State) -> list[Placed]:
+    """Pods of one shape that only the shape decides about."""
+    shape = pods[0].shape
+    slots, scores = spread_copies(evaluator, shape_row(evaluator, pods[0]), pods[0], len(pods))
+    chosen = pods[: len(slots)]
+    if not chosen:
+        return []
+    array = np.array(slots, np.intp)
+    state.assume_many(chosen, array, shape)
+    for slot in dict.fromkeys(slots):
+        evaluator.touch(slot)
+    return [Placed(pod, slot, score) for pod, slot, score in zip(chosen, slots, scores, strict=True)]
+
+
+def shape_row(evaluator: Evaluator, pod: PodRecord) -> Array:
+    return evaluator.base_row(pod.shape)
+
+
+def spread_copies(evaluator: Evaluator, row: Array, pod: PodRecord, count: int) -> tuple[list[int], list[int]]:
+    """Slots and scores of `count` copies, in the order in which they would be placed one by one; fewer if fewer fit."""
+    candidates = best_slots(row, count)
+    if not len(candidates):
+        return [], []
+    levels = _Levels(evaluator, pod, row, candidates, count)
+    heap = [
+        (-score, slot, index, 0)
+        for index, (slot, score) in enumerate(zip(candidates.tolist(), row[candidates].tolist(), strict=True))
+    ]
+    heapq.heapify(heap)
+    slots: list[int] = []
+    scores: list[int] = []
+    while heap and len(slots) < count:
+        score, slot, index, level = heap[0]
+        slots.append(slot)
+        scores.append(-score)
+        following = levels.score(index, level + 1) if len(slots) < count else -1
+        if following >= 0:
+            heapq.heapreplace(heap, (-following, slot, index, level + 1))
+        else:
+            heapq.heappop(heap)
+    return slots, scores
+
+
+def best_slots(row: Array, count: int) -> Array:
+    """The `count` best feasible slots, earlier ones first among equals, in order of slot."""
+    feasible = np.flatnonzero(row >= 0)
+    if len(feasible) <= count:
+        return feasible
+    least = np.partition(row, len(row) - count)[len(row) - count]
+    above = np.flatnonzero(row > least)
+    equal = np.flatnonzero(row == least)[: count - len(above)]
+    return np.sort(np.concatenate([above, equal]))
+
+
+class _Levels:
+    """What each candidate is worth with 1, 2, 3 ... copies on it; worked out a few levels at a time, for all at once."""
+
+    def __init__(self, evaluator: Evaluator, pod: PodRecord, row: Array, candidates: Array, count: int) -> None:
+        self._evaluator = evaluator
+        self._block = evaluator.block(pod)
+        self._candidates = candidates
+        self._static = evaluator.static_part(pod.shape, candidates)
+        self._known: list[list[int]] = [row[candidates].tolist()]
+        self._count = count
+
+    def score(self, index: int, level: int) -> int:
+        while level >= len(self._known):
+            self._deepen()
+        return self._known[level][index]
+
+    def _deepen(self) -> None:
+        start = len(self._known)
+        # One level at first, then twice as many each time: spreading needs one, packing needs all.
+        levels = np.arange(start, max(min(2 * start, self._count + 1), start + 1))
+        copies = np.repeat(levels, len(self._candidates))
+        nodes = NodeBlock(self._evaluator.state.nodes, np.tile(self._candidates, len(levels)))
+        free = nodes.free - self._block.request[:, None] * copies
+        imagined = nodes.changed(free, nodes.scoring_used + self._block.scoring[:, None] * copies)
+        local = self._evaluator.ask.local(self._block, imagined).reshape(len(levels), -1)
+        self._known += np.where(local >= 0, local + self._static, -1).tolist()
+
+
+def _give_back(placed: Sequence[Placed], state: State, evaluator: Evaluator) -> None:
+    for one in reversed(placed):
+        state.forget(one.pod)
+        evaluator.touch(one.slot)
+
+
+def _room(group: Group, evaluator: Evaluator, state: State) -> int:
+    """How many nodes could take a pod of the group: fewer is harder."""
+    first = state.pods[group.pods[0]]
+    return int(np.count_nonzero(evaluator.scores(first) >= 0))

@@ -1,0 +1,224 @@
+"""Who waits: units to be tried, in order, and units that were tried and parked, by what would help them.
+
+A parked unit wakes when it could fit after all, and not before: every node that offers more than it did is checked against the
+needs of all parked shapes at once, and of a shape whose pods are alike only as many units wake as the node has room for. What
+was refused by a rule between pods wakes when such pods change.
+
+Pure, single-threaded. Invariants: a unit is active or parked or neither, never both; waking keeps a unit's place in the order.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+import numpy as np
+
+from muster.engine.columns import Array
+from muster.engine.plugin import Wake
+from muster.engine.shapes import NOTHING_ASKED, Shape
+from muster.engine.units import OrderKey, Unit
+from muster.objects.reasons import Verdict
+
+_LAST = 2**62
+Key = tuple[int, int, str, str]
+
+
+class Parked(msgspec.Struct):
+    """Why a unit waits, and what wakes it besides room on a node."""
+
+    unit: Unit
+    verdict: Verdict
+    shapes: tuple[Shape, ...]
+    wakes: frozenset[Wake]
+    is_plain: bool
+    """A single pod that only its shape decides about: one of its kind that fails stands for all."""
+    retry_at: float | None = None
+
+
+class Waiting:
+    def __init__(self) -> None:
+        self.units: dict[str, Unit] = {}
+        """Every unit that is active or parked."""
+        self.parked: dict[str, Parked] = {}
+        self._heap: list[Key] = []
+        self._keys: dict[str, Key] = {}
+        """Of active units; an entry of the heap that does not agree with it is stale."""
+        self._rank: dict[str, int] = {}
+        self._by_shape: dict[int, dict[str, None]] = {}
+        self._by_wake: dict[Wake, dict[str, None]] = {}
+        self._needs = _Needs()
+
+    def __len__(self) -> int:
+        return len(self.units)
+
+    @property
+    def has_active(self) -> bool:
+        return bool(self._keys)
+
+    def active(self) -> list[Unit]:
+        """Active units in order."""
+        return [self.units[key[3]] for key in sorted(self._keys.values())]
+
+    # -- coming and going --------------------------------------------------------------------------------------------------
+
+    def add(self, unit: Unit) -> None:
+        """Make the unit active, whatever it was."""
+        self._unpark(unit.id)
+        self.units[unit.id] = unit
+        self._activate(unit)
+
+    def remove(self, unit_id: str) -> Unit | None:
+        self._unpark(unit_id)
+        self._keys.pop(unit_id, None)
+        self._rank.pop(unit_id, None)
+        return self.units.pop(unit_id, None)
+
+    def pop(self) -> Unit | None:
+        """The next unit to try; it is neither active nor parked until it is added or parked again."""
+        heap, keys = self._heap, self._keys
+        while heap:
+            key = heapq.heappop(heap)
+            unit_id = key[3]
+            if keys.get(unit_id) is key:
+                del keys[unit_id]
+                return self.units.pop(unit_id)
+        return None
+
+    def take(self, unit_id: str) -> Unit | None:
+        """A certain active unit, out of order."""
+        if unit_id not in self._keys:
+            return None
+        del self._keys[unit_id]
+        return self.units.pop(unit_id)
+
+    def park(self, parked: Parked) -> None:
+        unit_id = parked.unit.id
+        self.units[unit_id] = parked.unit
+        self.parked[unit_id] = parked
+        for shape in parked.shapes:
+            self._by_shape.setdefault(shape.number, {})[unit_id] = None
+            self._needs.add(shape)
+        for wake in parked.wakes:
+            self._by_wake.setdefault(wake, {})[unit_id] = None
+
+    def rank(self, order: Sequence[str]) -> None:
+        """Another order. Units that are not in it come behind, in their own."""
+        self._rank = {unit_id: place for place, unit_id in enumerate(order) if unit_id in self.units}
+        active = [self.units[unit_id] for unit_id in self._keys]
+        self._heap, self._keys = [], {}
+        for unit in active:
+            self._activate(unit)
+
+    # -- waking ------------------------------------------------------------------------------------------------------------
+
+    def wake_all(self, unit_ids: Iterable[str] | None = None) -> None:
+        for unit_id in list(self.parked if unit_ids is None else unit_ids):
+            self._wake(unit_id)
+
+    def wake_by(self, kinds: Iterable[Wake]) -> None:
+        for kind in sorted(kinds, key=lambda wake: wake.value):
+            for unit_id in list(self._by_wake.get(kind, ())):
+                self._wake(unit_id)
+
+    def wake_due(self, now: float) -> None:
+        for unit_id, parked in list(self.parked.items()):
+            if parked.retry_at is not None and parked.retry_at <= now:
+                self._wake(unit_id)
+
+    @property
+    def next_retry(self) -> float | None:
+        return min((p.retry_at for p in self.parked.values() if p.retry_at is not None), default=None)
+
+    def wake_for(self, free: Array, fits: Callable[[Shape], bool], room: Callable[[Shape], int]) -> int:
+        """A node offers `free` (rows): wake the units that could use it. `fits` asks the filters about that node, `room` says
+        how many pods of the shape it could take. Returns how many woke."""
+        woken = 0
+        for shape in self._needs.within(free):
+            # A unit of several shapes may have woken for one of them already.
+            ids = self._by_shape.get(shape.number)
+            if not ids or not fits(shape):
+                continue
+            plain = [unit_id for unit_id in ids if self.parked[unit_id].is_plain]
+            others = [unit_id for unit_id in ids if not self.parked[unit_id].is_plain]
+            if len(plain) > 1:
+                places = room(shape)
+                plain = heapq.nsmallest(places, plain, key=lambda unit_id: self._key(self.parked[unit_id].unit))
+            for unit_id in (*plain, *others):
+                self._wake(unit_id)
+                woken += 1
+        return woken
+
+    # -- inside ------------------------------------------------------------------------------------------------------------
+
+    def _key(self, unit: Unit) -> Key:
+        order: OrderKey = unit.order_key
+        return (self._rank.get(unit.id, _LAST), order[0], order[1], unit.id)
+
+    def _activate(self, unit: Unit) -> None:
+        key = self._keys[unit.id] = (self._rank.get(unit.id, _LAST), unit.order_key[0], unit.order_key[1], unit.id)
+        heapq.heappush(self._heap, key)
+
+    def _wake(self, unit_id: str) -> None:
+        parked = self._unpark(unit_id)
+        if parked is not None:
+            self._activate(parked.unit)
+
+    def _unpark(self, unit_id: str) -> Parked | None:
+        parked = self.parked.pop(unit_id, None)
+        if parked is None:
+            return None
+        for shape in parked.shapes:
+            ids = self._by_shape[shape.number]
+            ids.pop(unit_id, None)
+            if not ids:
+                del self._by_shape[shape.number]
+                self._needs.remove(shape)
+        for wake in parked.wakes:
+            self._by_wake[wake].pop(unit_id, None)
+        return parked
+
+
+class _Needs:
+    """What parked shapes need, side by side, so that one comparison asks them all."""
+
+    def __init__(self) -> None:
+        self._columns: dict[int, int] = {}
+        self._shapes: list[Shape | None] = []
+        self._free: list[int] = []
+        self._need: Array = np.full((0, 0), NOTHING_ASKED, np.int64)
+
+    def add(self, shape: Shape) -> None:
+        if shape.number in self._columns:
+            return
+        rows, size = self._need.shape
+        if len(shape.need) > rows or not self._free:
+            grown = np.full((max(rows, len(shape.need)), size if self._free else max(64, 2 * size)), NOTHING_ASKED, np.int64)
+            grown[:rows, :size] = self._need
+            if not self._free:
+                self._free = list(range(grown.shape[1] - 1, size - 1, -1))
+                self._shapes += [None] * (grown.shape[1] - size)
+            self._need = grown
+        column = self._columns[shape.number] = self._free.pop()
+        self._shapes[column] = shape
+        self._need[: len(shape.need), column] = shape.need
+        self._need[len(shape.need) :, column] = NOTHING_ASKED
+
+    def remove(self, shape: Shape) -> None:
+        column = self._columns.pop(shape.number)
+        self._shapes[column] = None
+        self._free.append(column)
+
+    def within(self, free: Array) -> list[Shape]:
+        """Shapes whose needs `free` covers, in the order in which the shapes were made."""
+        if not self._columns:
+            return []
+        rows = len(self._need)
+        mask = np.bitwise_and.reduce(_rows(free, rows)[:, None] >= self._need)
+        found = [shape for column in np.flatnonzero(mask).tolist() if (shape := self._shapes[column]) is not None]
+        return sorted(found, key=lambda shape: shape.number)
+
+
+def _rows(free: Array, rows: int) -> Array:
+    return free[:rows] if len(free) >= rows else np.concatenate([free, np.zeros(rows - len(free), np.int64)])

@@ -1,0 +1,195 @@
+"""Preemption through the engine's door: who is evicted, who waits, and who gets the room in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.engine import events as ev
+from muster.engine.decisions import AnyDecision, Evict, Park, Place
+from muster.engine.facts import BudgetFacts, PodFacts
+from muster.engine.machine import Engine
+from muster.engine.plugins.default_preemption import DefaultPreemption, DefaultPreemptionArgs
+from muster.engine.plugins.fit import Fit
+from muster.engine.plugins.inter_pod_affinity import InterPodAffinity
+from muster.engine.profile import Profile
+from muster.objects.reasons import Reason
+from tests.engine.building import PROFILE, node, pod
+
+
+class Cluster:
+    """An engine, and whoever does what it decides: binds at once, ends victims when told to."""
+
+    def __init__(self, nodes: int = 2, cpu: str = "2", **args: Any) -> None:
+        plugins = [Fit(), InterPodAffinity(), DefaultPreemption(DefaultPreemptionArgs(**args))]
+        self.engine = Engine([Profile(PROFILE, plugins)])
+        self.now = 0.0
+        self.facts: dict[str, PodFacts] = {}
+        self.step(*(ev.NodeSeen(node(f"n{i}", cpu=cpu)) for i in range(nodes)))
+
+    def step(self, *events: ev.AnyEvent) -> list[AnyDecision]:
+        self.now += 1
+        return self.engine.step(events, self.now)
+
+    def see(self, *pods: PodFacts) -> list[AnyDecision]:
+        self.facts.update((one.metadata.uid, one) for one in pods)
+        return self.step(*map(ev.PodSeen, pods))
+
+    def end(self, *names: str) -> list[AnyDecision]:
+        return self.step(*(ev.PodGone(f"uid-default-{name}") for name in names))
+
+    def ending(self, name: str) -> list[AnyDecision]:
+        facts = self.facts[f"uid-default-{name}"]
+        meta = msgspec.structs.replace(facts.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+        return self.see(msgspec.structs.replace(facts, metadata=meta))
+
+
+def evicted(decisions: Sequence[AnyDecision]) -> dict[str, list[str]]:
+    return {d.unit: [v.name for v in d.victims] for d in decisions if isinstance(d, Evict)}
+
+
+def placed(decisions: Sequence[AnyDecision]) -> dict[str, str]:
+    return {p.name: p.node for d in decisions if isinstance(d, Place) for p in d.pods}
+
+
+def parked(decisions: Sequence[AnyDecision]) -> dict[str, Reason]:
+    return {d.unit: d.verdict.reason for d in decisions if isinstance(d, Park)}
+
+
+def low(name: str, on: str, priority: int = 0, **more: Any) -> PodFacts:
+    return pod(name, cpu=more.pop("cpu", "2"), node=on, priority=priority, **more)
+
+
+def high(name: str = "high", priority: int = 100, **more: Any) -> PodFacts:
+    return pod(name, cpu=more.pop("cpu", "2"), priority=priority, **more)
+
+
+def test_evicts_waits_and_gets_the_room() -> None:
+    cluster = Cluster()
+    cluster.see(low("x", "n0", 5), low("y", "n1"))
+    decisions = cluster.see(high())
+    assert evicted(decisions) == {"Pod/default/high": ["y"]}
+    assert parked(decisions) == {"Pod/default/high": Reason.WAITING_FOR_VICTIMS}
+    assert cluster.ending("y") == [], "a grace period changes nothing"
+    assert placed(cluster.end("y")) == {"high": "n1"}
+
+
+def test_a_victim_that_is_seen_again_is_not_chosen_again() -> None:
+    cluster = Cluster(1)
+    cluster.see(low("x", "n0"))
+    assert evicted(cluster.see(high())) == {"Pod/default/high": ["x"]}
+    assert evicted(cluster.see(low("x", "n0", labels={"seen": "again"}))) == {}
+    assert evicted(cluster.step(ev.Retry())) == {}
+
+
+def test_two_who_need_room_each_get_their_own() -> None:
+    cluster = Cluster()
+    cluster.see(low("x", "n0", 5), low("y", "n1"))
+    decisions = cluster.see(high("h1"), high("h2"))
+    assert evicted(decisions) == {"Pod/default/h1": ["y"], "Pod/default/h2": ["x"]}
+    assert placed(cluster.end("x")) == {"h2": "n0"}
+    assert placed(cluster.end("y")) == {"h1": "n1"}
+
+
+def test_the_room_is_not_for_those_who_come_later() -> None:
+    cluster = Cluster(1)
+    cluster.see(low("x", "n0"))
+    cluster.see(high())
+    assert placed(cluster.see(high("late", 100), high("less", 1))) == {}
+    assert placed(cluster.end("x")) == {"high": "n0"}
+
+
+def test_a_failed_eviction_is_tried_elsewhere_or_again() -> None:
+    cluster = Cluster(1)
+    cluster.see(low("x", "n0"))
+    assert evicted(cluster.see(high())) == {"Pod/default/high": ["x"]}
+    again = cluster.step(ev.EvictFailed("uid-default-x", "the budget does not allow it"))
+    assert evicted(again) == {"Pod/default/high": ["x"]}
+
+
+def test_a_budget_is_spent_once() -> None:
+    """Both could go by what the budget says; only one is allowed to."""
+    cluster = Cluster()
+    raw = {
+        "metadata": {"name": "db", "namespace": "default"},
+        "spec": {"selector": {"matchLabels": {"app": "db"}}},
+        "status": {"disruptionsAllowed": 1},
+    }
+    cluster.step(ev.BudgetSeen(msgspec.convert(raw, BudgetFacts)))
+    cluster.see(low("x", "n0", labels={"app": "db"}), low("y", "n1", labels={"app": "db"}))
+    decisions = cluster.see(high("h1"), high("h2"))
+    broken = [v.violates_budget for d in decisions if isinstance(d, Evict) for v in d.victims]
+    assert broken == [False, True]
+
+
+def test_whom_a_rule_keeps_out_goes() -> None:
+    cluster = Cluster(1, "8")
+    cluster.see(low("rival", "n0", labels={"app": "rival"}), low("friend", "n0"))
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "rival"}}}
+    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    assert evicted(cluster.see(high(affinity=apart))) == {"Pod/default/high": ["rival"]}
+    assert placed(cluster.end("rival")) == {"high": "n0"}
+
+
+def gang(name: str, size: int, priority: int = 100) -> list[PodFacts]:
+    notes = {"gang.scheduling.koordinator.sh/name": name, "gang.scheduling.koordinator.sh/min-available": str(size)}
+    return [pod(f"{name}{i}", cpu="2", priority=priority, annotations=notes) for i in range(size)]
+
+
+def test_a_gang_gets_room_for_all_or_evicts_nobody() -> None:
+    cluster = Cluster(3, gangs=True)
+    cluster.see(low("x", "n0"), low("y", "n1", 5), low("z", "n2", 200))
+    assert evicted(cluster.see(*gang("g", 3))) == {}
+    decisions = cluster.see(*gang("h", 2))
+    assert evicted(decisions) == {"PodGroup/default/h": ["y", "x"]}
+    assert placed(cluster.end("x")) == {}
+    assert set(placed(cluster.end("y"))) == {"h0", "h1"}
+
+
+def test_a_gang_is_evicted_whole() -> None:
+    cluster = Cluster(2)
+    placed_gang = cluster.see(*gang("g", 2, priority=1))
+    assert set(placed(placed_gang)) == {"g0", "g1"}
+    assert evicted(cluster.see(high())) == {"Pod/default/high": ["g0", "g1"]}
+
+
+@given(
+    pods=st.lists(st.tuples(st.integers(1, 2), st.integers(0, 3)), min_size=1, max_size=10),
+    ends=st.lists(st.integers(0, 9), max_size=6),
+)
+def test_same_events_same_decisions_and_never_too_much(pods: list[tuple[int, int]], ends: list[int]) -> None:
+    runs = []
+    for _ in range(2):
+        cluster = Cluster(2, "3")
+        log: list[AnyDecision] = []
+        alive: dict[str, str] = {}
+        for number, (cpu, priority) in enumerate(pods):
+            decisions = cluster.see(high(f"p{number}", priority, cpu=str(cpu)))
+            log += decisions
+            alive.update(placed(decisions))
+            victims = [name for names in evicted(decisions).values() for name in names]
+            assert all(cluster.engine.state.pods[f"uid-default-{v}"].priority < priority for v in victims)
+            if number % 2:
+                for victim in victims:
+                    after = cluster.end(victim)
+                    log += after
+                    alive.update(placed(after))
+            assert (cluster.engine.state.nodes.free >= 0).all()
+        for number in ends:
+            log += cluster.end(f"p{number}")
+            assert (cluster.engine.state.nodes.free >= 0).all()
+        runs.append(log)
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("policy", ["Never", "PreemptLowerPriority"])
+def test_policy(policy: str) -> None:
+    cluster = Cluster(1)
+    cluster.see(low("x", "n0"))
+    found = evicted(cluster.see(high(preemptionPolicy=policy)))
+    assert found == ({} if policy == "Never" else {"Pod/default/high": ["x"]})
