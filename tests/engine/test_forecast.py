@@ -102,6 +102,17 @@ def test_two_shapes_wait_for_the_slower(wanted: int, scan_max: int, monkeypatch:
     assert earliest_start(state, members, releases, NOW) == 207.0 + wanted
 
 
+@pytest.mark.parametrize("scan_max", [256, 1])
+@pytest.mark.parametrize("wanted", range(1, 14))
+def test_two_shapes_that_need_the_same_room(wanted: int, scan_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Either alone would start much earlier than both together."""
+    monkeypatch.setattr(forecast, "SCAN_MAX", scan_max)
+    state = full(*["1"] * 16)
+    releases = [Release(200.0 + i, f"p{i}") for i in range(16)]
+    members = [shape_of(state, "1")] * 3 + [shape_of(state, "900m")] * wanted
+    assert earliest_start(state, members, releases, NOW) == 202.0 + wanted
+
+
 pods_placed = st.lists(
     st.tuples(st.integers(0, 2), st.integers(1, 4), st.integers(90, 110), st.booleans()), min_size=0, max_size=10
 )

@@ -147,6 +147,7 @@ def test_a_gang_gets_room_for_all_or_evicts_nobody() -> None:
     assert evicted(cluster.see(*gang("g", 3))) == {}
     decisions = cluster.see(*gang("h", 2))
     assert evicted(decisions) == {"PodGroup/default/h": ["y", "x"]}
+    assert evicted(cluster.step(ev.Retry())) == {}, "asked again, it waits for those who are going"
     assert placed(cluster.end("x")) == {}
     assert set(placed(cluster.end("y"))) == {"h0", "h1"}
 

@@ -5,7 +5,7 @@ A plugin that raises, or answers with a wrong type, length or range, becomes a `
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,9 @@ def guarded(plugin: Plugin, point: str, *arguments: Any) -> Any:
         raise PluginFault(plugin, point, f"{type(error).__name__}: {error}") from error
 
 
+Busy = tuple[list[Callable[..., Any]], list[tuple[int, Callable[..., Any]]]]
+
+
 class Asker:
     """The questions to NODE and LOCAL plugins, on any block of nodes."""
 
@@ -51,6 +54,12 @@ class Asker:
         self.weights = profile.weights
         self.local_filters = [(p, p.filter) for p in profile.local_filters]
         self.local_scores = [(p, self.weights[p.name], p.score) for p in profile.local_scores]
+
+    def busy(self, pods: PodBlock) -> Busy:
+        """The LOCAL filters and weighted scores that concern any of the shapes; the others would say yes, and 0."""
+        filters = [accepts for plugin, accepts in self.local_filters if guarded(plugin, "concerns", pods)]
+        scores = [(weight, scored) for plugin, weight, scored in self.local_scores if guarded(plugin, "concerns", pods)]
+        return filters, scores
 
     def static_mask(self, pods: PodBlock, nodes: NodeBlock) -> Mask:
         """True where the NODE filters agree: where making room could help."""

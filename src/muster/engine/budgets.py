@@ -21,6 +21,9 @@ from muster.engine.facts import BudgetFacts
 from muster.engine.pods import PodRecord
 from muster.objects.selectors import EVERYTHING, LabelQuery, from_label_selector
 
+KNOWN_MAX = 16_384
+"""So many different sets of labels are remembered; past that, the memory starts anew."""
+
 
 class _Budget:
     __slots__ = ("allowed", "disrupted", "facts", "query", "spent")
@@ -35,15 +38,13 @@ class _Budget:
         except ValueError:
             self.query = EVERYTHING
 
-    def covers(self, pod: PodRecord) -> bool:
-        """Whether ending the pod, of the same namespace, would be charged."""
-        return self.query.matches(pod.labels) and pod.name not in self.disrupted
-
 
 class Budgets:
     def __init__(self, budgets: Mapping[tuple[str, str], BudgetFacts] | None = None, ending: Iterable[PodRecord] = ()) -> None:
         self._budgets: dict[tuple[str, str], _Budget] = {}
         self._by_namespace: dict[str, list[tuple[int, _Budget]]] = {}
+        self._known: dict[tuple[object, ...], tuple[tuple[int, _Budget], ...]] = {}
+        """By namespace and labels: the budgets that select such a pod."""
         self.update(budgets or {}, ending)
 
     def __len__(self) -> int:
@@ -52,6 +53,8 @@ class Budgets:
     def update(self, budgets: Mapping[tuple[str, str], BudgetFacts], ending: Iterable[PodRecord] = ()) -> None:
         """Take in the budgets as they are now. `ending`: pods on their way out."""
         known = self._budgets
+        if known.keys() != budgets.keys() or any(known[key].facts is not facts for key, facts in budgets.items()):
+            self._known.clear()
         self._budgets = {}
         self._by_namespace = {}
         for number, (key, facts) in enumerate(sorted(budgets.items(), key=lambda item: item[0])):
@@ -92,8 +95,18 @@ class Budgets:
         return found
 
     def _covering(self, pod: PodRecord) -> list[tuple[int, _Budget]]:
-        candidates = self._by_namespace.get(pod.namespace)
-        return [entry for entry in candidates if entry[1].covers(pod)] if candidates else []
+        """The budgets that ending the pod would be charged to, with their numbers."""
+        meta = pod.facts.metadata
+        candidates = self._by_namespace.get(meta.namespace)
+        if not candidates:
+            return []
+        key = (meta.namespace, *meta.labels.items())
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            found = self._known[key] = tuple(entry for entry in candidates if entry[1].query.matches(meta.labels))
+        return [entry for entry in found if meta.name not in entry[1].disrupted]
 
 
 def excess(charges: Array, allowed: Array, first: Array) -> Array:

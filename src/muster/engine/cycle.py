@@ -70,6 +70,7 @@ class Cycle:
         """A new step: what was found out in the last one may not hold any more."""
         self._explained.clear()
         self._hopeless.clear()
+        self.evaluator.begin()
 
     def attempt(self, unit: Unit, now: float) -> list[AnyDecision]:
         """Decide about one unit."""

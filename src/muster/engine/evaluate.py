@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from muster.engine.asking import NO, Asker, PluginFault, guarded
+from muster.engine.asking import NO, Asker, Busy, PluginFault, guarded
 from muster.engine.blocks import NodeBlock, PodBlock, one_shape
 from muster.engine.columns import Array, Mask
 from muster.engine.plugin import Plugin, overrides
@@ -78,6 +78,8 @@ class Evaluator:
         self._described: dict[int, None] = {}
         """Dirty slots whose description changed too."""
         self._many: PodBlock | None = None
+        self._busy: Busy | None = None
+        """The LOCAL plugins that have anything to say at the moment."""
         self._features: dict[str, Array] = {}
         self._blocks: list[PodBlock] = []
         self._wide = list(profile.wide_filters)
@@ -105,6 +107,10 @@ class Evaluator:
             if version != self._version:
                 self._described.update(slots)
         self._version = version
+
+    def begin(self) -> None:
+        """A new step: events may have given plugins something to say."""
+        self._busy = None
 
     def close(self) -> None:
         self.state.nodes.movers.remove(self._move)
@@ -354,13 +360,17 @@ class Evaluator:
                 self._priority[:count],
                 features={name: figures[:, :count] for name, figures in self._features.items()},
             )
+            self._busy = None
         nodes = NodeBlock(self.state.nodes, slot)
         try:
+            if self._busy is None:
+                self._busy = self.ask.busy(pods)
+            filters, scores = self._busy
             mask: Any = self._static[:count, slot]
-            for _, accepts in self.ask.local_filters:
+            for accepts in filters:
                 mask = mask & accepts(pods, nodes)
             score: Any = 0 if self._base is None else self._base[:count, slot]
-            for _, weight, scored in self.ask.local_scores:
+            for weight, scored in scores:
                 score = score + (scored(pods, nodes) if weight == 1 else weight * scored(pods, nodes))
             self._total[:count, slot] = np.where(mask, score, NO)
         except Exception:  # noqa: BLE001 - found out below which plugin and which shape it was

@@ -172,7 +172,8 @@ class Plugin:
 
     def concerns(self, pods: PodBlock) -> bool:
         """Whether the plugin has anything to say about this pod. Cheap: asked at every decision for scope WIDE, unless
-        `concerns_by_shape`."""
+        `concerns_by_shape`. Of scope LOCAL it is asked about many shapes together, once per step: no means that every filter
+        answer would be yes, and every score 0."""
         return True
 
     def features(self, shape: Shape) -> Sequence[int]:

@@ -73,6 +73,9 @@ class Bandwidth(Plugin):
 
     # -- filtering and scoring ---------------------------------------------------------------------------------------------
 
+    def concerns(self, pods: PodBlock) -> bool:
+        return EGRESS in pods.asked or INGRESS in pods.asked
+
     def filter(self, pods: PodBlock, nodes: NodeBlock) -> Mask:
         if pods.asked.isdisjoint(DIRECTIONS):
             return np.True_  # type: ignore[return-value]

@@ -168,7 +168,8 @@ class DefaultPreemption(Plugin):
             return None
         places = dict(room.places)
         node = places.get(uid) or room.places[0][1]
-        message = f"waits for {len(room.victims)} pods to end, so that {len(places)} pods can start together"
+        awaited = f"{len(room.victims)} pods to end" if room.victims else "pods that are ending"
+        message = f"waits for {awaited}, so that {len(places)} pods can start together"
         violating = frozenset(pod.uid for pod in room.violating)
         return Nomination(node, tuple(pod.uid for pod in room.victims), violating, message, places)
 

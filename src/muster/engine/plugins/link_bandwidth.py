@@ -63,6 +63,7 @@ class LinkBandwidth(Plugin):
     reason = Reason.LINK_BANDWIDTH_INSUFFICIENT
     wakes_on = frozenset({Wake.LINK, Wake.NODE})
     shape_annotations = (Muster.BANDWIDTH_TO,)
+    concerns_by_shape = True
 
     def attach(self, state: State) -> None:
         super().attach(state)
@@ -159,7 +160,7 @@ class LinkBandwidth(Plugin):
     # -- deciding ------------------------------------------------------------------------------------------------------------
 
     def concerns(self, pods: PodBlock) -> bool:
-        return pods.pod is not None and Muster.BANDWIDTH_TO in pods.pod.metadata.annotations
+        return Muster.BANDWIDTH_TO in pods.shape.annotations
 
     def prefilter(self, unit: Unit, pods: PodBlock, now: float) -> Verdict | None:
         if pods.pod is None:

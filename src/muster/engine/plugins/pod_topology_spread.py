@@ -116,6 +116,7 @@ class PodTopologySpread(Plugin):
         self._index = PodIndex.of(state)
         is_system = self.args.defaulting_type == "System"
         self._defaults = SYSTEM_DEFAULTS if is_system else self.args.default_constraints
+        self.concerns_by_shape = not self._defaults
         self._spreads: dict[tuple[object, ...], Spread] = {}
         self._layouts: dict[tuple[int, str], Layout] = {}
         self._counted: Counted | None = None
