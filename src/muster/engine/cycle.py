@@ -22,7 +22,7 @@ from muster.engine.profile import Profile
 from muster.engine.queue import Parked, Waiting
 from muster.engine.resources import vector_of
 from muster.engine.state import State
-from muster.engine.units import Unit
+from muster.engine.units import MISSING_GROUP, Unit
 from muster.objects.reasons import Reason, Verdict
 
 RETRY_S = 60.0
@@ -124,10 +124,14 @@ class Cycle:
                 self.state.replace_waiting(pod, facts)
 
     def _refused(self, unit: Unit, now: float) -> tuple[Plugin, Verdict] | None:
+        unconcerned = None
         for uid in unit.pods:
             pod = self.state.pods[uid]
+            if pod.shape is unconcerned:
+                continue
             plugins = self.evaluator.prefilters(pod)
             if not plugins:
+                unconcerned = pod.shape
                 continue
             block = self.evaluator.block(pod)
             for plugin in plugins:
@@ -368,4 +372,8 @@ def uids_of(placed: Sequence[Placed]) -> tuple[str, ...]:
 def _incomplete(unit: Unit) -> Verdict:
     group = unit.groups[0]
     there = len(group.pods) + group.bound
+    missing = unit.attributes.get(MISSING_GROUP)
+    if missing is not None:
+        message = f"PodGroup {missing} does not exist, so it is not known how many pods must start together; create it"
+        return Verdict(reason=Reason.GANG_INCOMPLETE, subject=missing, message=message)
     return Verdict(reason=Reason.GANG_INCOMPLETE, message=f"{there} of the {group.min} pods that must start together exist")

@@ -32,9 +32,8 @@ def evaluate_nodes(pod: PodRecord, evaluator: Evaluator, nodes_max: int) -> Eval
     feasible: Mask = total >= 0
     by_score = np.flatnonzero(feasible)
     by_score = by_score[np.lexsort((by_score, -total[by_score]))][:count]
-    shown = [
-        _feasible(slot, total, scores, asked) for scores in (_scores(asked, feasible, evaluator),) for slot in by_score.tolist()
-    ]
+    scores = _scores(asked, feasible, evaluator)
+    shown = [_feasible(slot, total, scores, asked) for slot in by_score.tolist()]
     left = count - len(shown)
     if left > 0 and not feasible.all():
         among = asked.allowed & ~feasible
@@ -53,8 +52,9 @@ def _scores(asked: Asked, feasible: Mask, evaluator: Evaluator) -> list[tuple[Pl
             continue
         raw = evaluator.ask.scored(plugin, asked.block, asked.nodes)
         if overrides(plugin, "normalise"):
-            # What is the same everywhere decides nothing, and is left out when a node is chosen too.
-            raw = evaluator.ask.normalised(plugin, raw, feasible) if raw.min() != raw.max() else np.zeros(len(raw), np.int64)
+            # What a plugin says of all nodes alike decides nothing, and is left out when a node is chosen too.
+            is_flat = plugin.scope is Scope.NODE and raw.min() == raw.max()
+            raw = np.zeros(len(raw), np.int64) if is_flat else evaluator.ask.normalised(plugin, raw, feasible)
         found.append((plugin, evaluator.ask.weights[plugin.name], raw))
     return found
 

@@ -172,10 +172,24 @@ def best_slots(row: Array, count: int) -> Array:
     feasible = np.flatnonzero(row >= 0)
     if len(feasible) <= count:
         return feasible
-    least = np.partition(row, len(row) - count)[len(row) - count]
-    above = np.flatnonzero(row > least)
-    equal = np.flatnonzero(row == least)[: count - len(above)]
-    return np.sort(np.concatenate([above, equal]))
+    values = row[feasible]
+    least = _threshold(values, count)
+    above = values > least
+    equal = np.flatnonzero(values == least)[: count - int(np.count_nonzero(above))]
+    above[equal] = True
+    return feasible[above]
+
+
+def _threshold(values: Array, count: int) -> int:
+    """The `count`-th largest of the values, which are not negative. Scores are small numbers, so counting them is quickest."""
+    top = int(values.max())
+    if top > _COUNTED_MAX:
+        return int(np.partition(values, len(values) - count)[len(values) - count])
+    at_least = np.cumsum(np.bincount(values)[::-1])
+    return top - int(np.searchsorted(at_least, count))
+
+
+_COUNTED_MAX = 65_536
 
 
 class _Levels:

@@ -132,6 +132,10 @@ class Plugin:
     def node_seen(self, slot: int, node: NodeFacts) -> None:
         """A node is new, or its description changed."""
 
+    def follows(self, shape: Shape) -> bool:
+        """Whether `pod_added` and `pod_removed` have anything to do for pods of this shape. Asked once per shape."""
+        return True
+
     def pod_added(self, pod: PodRecord, slot: int) -> None:
         """A pod was placed on the node (assumed or bound)."""
 

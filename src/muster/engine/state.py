@@ -37,6 +37,7 @@ from muster.engine.resources import ResourceTable, Vector
 from muster.engine.shapes import Shape, ShapeTable
 from muster.engine.trial import Trial
 
+_FOLLOWERS_MAX = 10_000
 K = TypeVar("K")
 V = TypeVar("V")
 Key = tuple[str, str]
@@ -70,6 +71,8 @@ class State:
         self.observers: list[Plugin] = []
         self._pod_observers: list[Plugin] = []
         """Those that want to hear of pods: most do not, and pods are many."""
+        self._followers_of: dict[int, tuple[Plugin, ...]] = {}
+        """By shape: which of them follow its pods."""
         self.extras: dict[str, object] = {}
         """Indexes that plugins share, by name."""
         self._seen_nodes: dict[str, NodeFacts] = {}
@@ -144,7 +147,8 @@ class State:
             if record.node:
                 self._take_away(record)
             self._put(record, node, Phase.BOUND)
-        elif record.node and (pod.is_finished or record.phase is Phase.BOUND):
+        elif record.node and pod.is_finished:
+            # Seen without a node it may only be an older view than what its binding told: no pod ever loses its node.
             self._take_away(record)
         return record
 
@@ -203,7 +207,7 @@ class State:
             there[pod.uid] = pod
             placed.add(pod, slot)
         self.touched.update(dict.fromkeys(touched.tolist()))
-        for observer in self._pod_observers:
+        for observer in self._followers(shape):
             for pod, slot in zip(pods, slots.tolist(), strict=True):
                 observer.pod_added(pod, slot)
 
@@ -212,11 +216,21 @@ class State:
         self.observers.append(plugin)
         if overrides(plugin, "pod_added") or overrides(plugin, "pod_removed"):
             self._pod_observers.append(plugin)
+            self._followers_of.clear()
 
     def unobserve(self, plugin: Plugin) -> None:
         self.observers.remove(plugin)
         if plugin in self._pod_observers:
             self._pod_observers.remove(plugin)
+            self._followers_of.clear()
+
+    def _followers(self, shape: Shape) -> tuple[Plugin, ...]:
+        found = self._followers_of.get(shape.number)
+        if found is None:
+            if len(self._followers_of) > _FOLLOWERS_MAX:
+                self._followers_of.clear()
+            found = self._followers_of[shape.number] = tuple(p for p in self._pod_observers if p.follows(shape))
+        return found
 
     def mark_victim(self, pod: PodRecord, is_victim: bool = True) -> None:
         """The pod was chosen to make way (or could not be evicted after all): it is nobody else's victim, its room will be
@@ -244,7 +258,7 @@ class State:
         twin = copy.copy(self)
         twin.nodes = self.nodes.copy()
         twin.touched, twin.freed, twin.woken = {}, {}, set()
-        twin.observers, twin._pod_observers = [], []
+        twin.observers, twin._pod_observers, twin._followers_of = [], [], {}
         twin.extras = {}
         twin.pods = {uid: copy.copy(pod) for uid, pod in self.pods.items()}
         twin.on_node = {node: {uid: twin.pods[uid] for uid in pods} for node, pods in self.on_node.items()}
@@ -303,7 +317,7 @@ class State:
         self.nodes.add(slot, pod.request, pod.scoring_cpu, pod.scoring_memory, 1)
         self.placed.add(pod, slot)
         self.touched[slot] = None
-        for observer in self._pod_observers:
+        for observer in self._followers(pod.shape):
             observer.pod_added(pod, slot)
 
     def _uncount(self, pod: PodRecord, slot: int) -> None:
@@ -311,7 +325,7 @@ class State:
         self.placed.remove(pod)
         self.touched[slot] = None
         self.woken.add(Wake.POD)
-        for observer in self._pod_observers:
+        for observer in self._followers(pod.shape):
             observer.pod_removed(pod, slot)
 
     def _widen(self, pod: PodRecord) -> None:

@@ -24,6 +24,8 @@ POD_GROUP_LABELS = (
 )
 POD_GROUP_MIN = "pod-group.scheduling.sigs.k8s.io/min-available"
 GANG_LEN_MAX = 100_000
+MISSING_GROUP = "missingPodGroup"
+"""Attribute of a unit that names a PodGroup which does not exist (yet): its namespace/name."""
 
 OrderKey = tuple[int, str, str]
 
@@ -119,6 +121,9 @@ def gang_unit(unit_id: str, members: Iterable[PodRecord], group: PodGroupFacts |
         1,
         first.facts.spec.scheduler_name,
         priority,
+        attributes={MISSING_GROUP: unit_id.removeprefix("PodGroup/")}
+        if least > len(pods) and _lacks_group(pods, group)
+        else {},
         is_incomplete=len(pods) < least,
     )
 
@@ -136,4 +141,10 @@ def _minimum(pods: list[PodRecord], group: PodGroupFacts | None) -> int:
         text = meta.annotations.get(GANG_MIN) or meta.labels.get(POD_GROUP_MIN)
         if text is not None and text.isdecimal() and 0 < int(text) <= GANG_LEN_MAX:
             return int(text)
-    return 1
+    # A pod may be seen before the PodGroup that says how many must start together: one more than there are, until it is.
+    return len(pods) + 1 if _lacks_group(pods, group) else 1
+
+
+def _lacks_group(pods: list[PodRecord], group: PodGroupFacts | None) -> bool:
+    """Whether a pod names a PodGroup, by its label, that is not there."""
+    return group is None and any(pod.facts.metadata.labels.get(label) for pod in pods for label in POD_GROUP_LABELS)

@@ -320,16 +320,22 @@ def test_lending_never_goes_over_the_capacity(steps: list[tuple[str, int, int]])
     """Whatever happens: with anything lent, what is offered fits beside the measured use and what is not measured yet."""
     state, plugin = lending(after_seconds=0.0)
     use, known = 0, set[str]()
+    uids: dict[str, str] = {}
+    born = 0
     for what, number, amount in steps:
         name = f"p{number}"
-        if what == "pod" and f"uid-default-{name}" not in state.pods:
-            record = state.see_pod(sender(name, str(amount)))
+        if what == "pod" and uids.get(name) not in state.pods:
+            facts = sender(name, str(amount))
+            born += 1
+            uids[name] = f"{name}-{born}"
+            meta = msgspec.structs.replace(facts.metadata, uid=uids[name])
+            record = state.see_pod(msgspec.structs.replace(facts, metadata=meta))
             if plugin.filter(one_shape(record.shape), NodeBlock(state.nodes))[0]:
                 state.assume(record, "a")
             else:
                 state.remove_pod(record.uid)
         elif what == "gone":
-            if state.remove_pod(f"uid-default-{name}"):
+            if state.remove_pod(uids.get(name, "")):
                 known.discard(name)
         elif what == "report":
             use, known = number, {p.name for p in state.pods.values() if amount >> int(p.name[1:]) & 1}

@@ -22,6 +22,7 @@ from muster.engine.columns import Mask
 from muster.engine.facts import PodSpecFacts
 from muster.engine.plugin import Plugin, Scope
 from muster.engine.pods import PodRecord
+from muster.engine.shapes import Shape
 from muster.objects.reasons import Holder, Reason, Shortfall, shortfall
 
 ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - compared with, never bound to
@@ -62,6 +63,9 @@ class NodePorts(Plugin):
         """By port and node name."""
         self._counted: dict[str, tuple[str, tuple[HostPort, ...]]] = {}
         """By uid: node and ports, so that what goes is exactly what came."""
+
+    def follows(self, shape: Shape) -> bool:
+        return next(host_ports(shape.spec), None) is not None
 
     def pod_added(self, pod: PodRecord, slot: int) -> None:
         ports = tuple(dict.fromkeys(host_ports(pod.shape.spec)))

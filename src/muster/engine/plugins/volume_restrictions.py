@@ -21,6 +21,7 @@ from muster.engine.facts import PodFacts
 from muster.engine.node_selectors import no_node
 from muster.engine.plugin import Plugin, Scope, Wake
 from muster.engine.pods import PodRecord
+from muster.engine.shapes import Shape
 from muster.engine.volumes import ONE_POD, Disk, Key, claims_of, disks_of, mounts_disks, the_pod, uses_claims
 from muster.objects.reasons import Holder, Reason, Shortfall, shortfall
 
@@ -48,6 +49,9 @@ class VolumeRestrictions(Plugin):
         self._claims: dict[Key, list[_User]] = {}
         self._counted: dict[str, tuple[list[Disk], list[Key]]] = {}
         """By uid, so that what goes is exactly what came."""
+
+    def follows(self, shape: Shape) -> bool:
+        return bool(shape.spec.volumes)
 
     def pod_added(self, pod: PodRecord, slot: int) -> None:
         if not pod.facts.spec.volumes:
