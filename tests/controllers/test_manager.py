@@ -10,7 +10,7 @@ from tests.store.stores import config_map, memory_store
 
 from muster.controllers import cluster_controllers, embedded_controllers
 from muster.controllers.manager import Election, Manager
-from muster.controllers.runtime import Caches, Controller, Plan, Watch
+from muster.controllers.runtime import Caches, Controller, Plan, Runnable, Watch
 from muster.sim.clock import current_loop, virtual
 from muster.store.cache import ObjectKey
 from muster.store.embedded import EmbeddedStore
@@ -39,7 +39,7 @@ class Unprepared(Controller):
         return Plan()
 
 
-def manager(store: EmbeddedStore, *controllers: Controller, identity: str = "") -> Manager:
+def manager(store: EmbeddedStore, *controllers: Runnable, identity: str = "") -> Manager:
     election = Election(identity=identity, namespace="default") if identity else None
     return Manager(store, controllers, clock=current_loop().clock, election=election)
 

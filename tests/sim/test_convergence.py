@@ -13,7 +13,7 @@ import pytest
 from tests.controllers.helpers import Replicas, replica_set
 
 from muster.controllers import embedded_controllers
-from muster.controllers.runtime import Controller
+from muster.controllers.runtime import Runnable
 from muster.objects.meta import metadata_of, name_of, namespace_of, uid_of
 from muster.objects.status import ApiError, NotFound, Raw
 from muster.objects.time import format_time
@@ -28,7 +28,7 @@ CHAOS = Chaos(kill_every_s=40, partition_every_s=50, partition_s=(1, 40), lease_
 FOREVER = PodScript(run_s=None)
 
 
-def controllers() -> list[Controller]:
+def controllers() -> list[Runnable]:
     return [*embedded_controllers(ca_pem="PEM"), Replicas()]
 
 

@@ -13,6 +13,8 @@ Which of them run depends on who else looks after the store:
 | event-expiry: Events that are an hour old go | yes | |
 | disruption: status of PodDisruptionBudgets | yes | |
 | pod-gc: pods of deleted nodes, and the oldest finished ones beyond a limit | yes | |
+| scheduler: nodes for the pods that name one of its profiles | yes | yes |
+| explanations: answers to ScheduleExplanations | yes | yes |
 
 Garbage collection by owner references and namespaces that empty themselves are part of the embedded store, not controllers.
 """
@@ -22,10 +24,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from muster.controllers.runtime import Controller
+    from muster.controllers.runtime import Runnable
 
 
-def embedded_controllers(*, ca_pem: str) -> list[Controller]:
+def embedded_controllers(*, ca_pem: str) -> list[Runnable]:
     """For `muster up`. `ca_pem` is the certificate (PEM) of the CA that signed the server's own."""
     from muster.controllers.disruption import Disruption
     from muster.controllers.event_expiry import EventExpiry
@@ -42,6 +44,9 @@ def embedded_controllers(*, ca_pem: str) -> list[Controller]:
     ]
 
 
-def cluster_controllers() -> list[Controller]:
-    """For `muster controller`: the controllers of Muster's own kinds, wherever they are stored. None of them is written yet."""
-    return []
+def cluster_controllers() -> list[Runnable]:
+    """For `muster controller`: the controllers of Muster's own kinds, and the scheduler, wherever objects are stored."""
+    from muster.controllers.explanations import Explanations, ObservedScheduler
+
+    scheduler = ObservedScheduler()
+    return [scheduler, Explanations(scheduler.live_engine)]

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from muster.controllers.runtime import Controller, Runner
+from muster.controllers.runtime import Runnable, Running
 from muster.objects.names import NAMESPACE_SYSTEM
 from muster.objects.time import Clock
 from muster.store.backoff import Backoff, is_cancelled
@@ -69,7 +69,7 @@ class Manager:
     def __init__(
         self,
         store: Store,
-        controllers: Sequence[Controller],
+        controllers: Sequence[Runnable],
         *,
         clock: Clock,
         name: str = "muster",
@@ -85,7 +85,7 @@ class Manager:
         self.recorder = recorder or EventRecorder(
             store, component=name, clock=clock, instance=election.identity if election else name
         )
-        self.runners = [Runner(c, self.hub, clock=clock, recorder=self.recorder) for c in controllers]
+        self.runners: list[Running] = [c.runner(self.hub, clock=clock, recorder=self.recorder) for c in controllers]
         self._store = store
         self._clock = clock
         self._election = election
@@ -191,7 +191,7 @@ class Manager:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _supervise(self, runner: Runner, store: Store, fence: Fence | None) -> None:
+    async def _supervise(self, runner: Running, store: Store, fence: Fence | None) -> None:
         """A runner that fails as a whole is started again; its keys are found again from the caches."""
         attempt = 0
         while True:
@@ -206,7 +206,7 @@ class Manager:
             attempt += 1
 
 
-def _health_of(runner: Runner, failing_len_max: int = 10) -> ControllerHealth:
+def _health_of(runner: Running, failing_len_max: int = 10) -> ControllerHealth:
     some = dict(list(runner.failing.items())[:failing_len_max])
     return ControllerHealth(
         name=runner.name,

@@ -20,8 +20,8 @@ import contextlib
 import dataclasses
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from typing import ClassVar, Protocol
 
 import msgspec
 from prometheus_client import Counter, Gauge, Histogram
@@ -119,6 +119,44 @@ class Context:
     fence: Fence | None
 
 
+class Running(Protocol):
+    """One thing that a manager keeps running. `run` may be called again after it has ended (a new term as leader)."""
+
+    name: str
+    state: str
+    """`running`, or what it waits for; whoever runs it writes here when it has failed."""
+
+    @property
+    def failing(self) -> Mapping[ObjectKey, str]:
+        """What does not succeed at the moment, with why."""
+        ...
+
+    @property
+    def queue(self) -> Sized | None:
+        """What there is to do; None before the first run."""
+        ...
+
+    @property
+    def is_idle(self) -> bool: ...
+
+    async def prepare(self) -> object:
+        """Have the hub make the informers that it needs."""
+        ...
+
+    async def run(self, store: Store, fence: Fence | None = None) -> None:
+        """Until cancelled."""
+        ...
+
+
+class Runnable(Protocol):
+    """What a manager takes: every `Controller`, and what does not work key by key (the scheduler)."""
+
+    @property
+    def name(self) -> str: ...
+
+    def runner(self, hub: InformerHub, *, clock: Clock, recorder: EventRecorder | None = None) -> Running: ...
+
+
 class Controller(abc.ABC):
     """One file, one of these. Most define `name`, `watches` and `reconcile`, and nothing else."""
 
@@ -137,6 +175,9 @@ class Controller(abc.ABC):
         plan = self.reconcile(key, context.caches, context.clock())
         await context.executor.apply(plan.actions)
         return plan.requeue_after_s
+
+    def runner(self, hub: InformerHub, *, clock: Clock, recorder: EventRecorder | None = None) -> Running:
+        return Runner(self, hub, clock=clock, recorder=recorder)
 
 
 class Runner:

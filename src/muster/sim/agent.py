@@ -21,7 +21,7 @@ import msgspec
 
 from muster.controllers.actions import Action, Delete, PatchStatus, Target
 from muster.controllers.manager import Manager
-from muster.controllers.runtime import Caches, Context, Controller, Plan, Watch
+from muster.controllers.runtime import Caches, Context, Controller, Plan, Runner, Watch
 from muster.objects.conditions import find_condition, set_condition
 from muster.objects.meta import is_deleting, metadata_of
 from muster.objects.names import NAMESPACE_NODE_LEASE
@@ -277,8 +277,9 @@ class SimAgent:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _sweep(self, manager: Manager) -> None:
-        informers = await manager.runners[0].prepare()
-        informer = informers[self._driver.pods]
+        runner = manager.runners[0]
+        assert isinstance(runner, Runner)
+        informer = (await runner.prepare())[self._driver.pods]
         await informer.wait_synced()
         self._driver.sweep(informer.cache, asyncio.get_running_loop().time())
 

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from muster.controllers.manager import Election, Manager
-from muster.controllers.runtime import Controller
+from muster.controllers.runtime import Runnable
 from muster.objects.names import KUBERNETES_NAMESPACES, NAMESPACE_SYSTEM
 from muster.objects.status import AlreadyExists, ApiError, NotFound, Raw
 from muster.sim.agent import AgentTiming, SimAgent
@@ -105,7 +105,7 @@ class World:
     def add_manager(
         self,
         name: str,
-        controllers: Callable[[], Sequence[Controller]],
+        controllers: Callable[[], Sequence[Runnable]],
         *,
         replicas: int = 1,
         timing: LeaseTiming | None = None,

@@ -6,10 +6,11 @@ way (Timeout: its outcome is unknown). Concurrency and failures are those of the
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from muster.store.contract import Store
+from muster.objects.status import ApiError
+from muster.store.contract import Binding, Store
 from muster.store.guarded import GuardedStore
 from muster.store.leases import Fence
 
@@ -26,3 +27,6 @@ class FencedStore(GuardedStore):
     async def write(self, verb: str, what: str, operation: Callable[[], Awaitable[T]]) -> T:
         async with self._fence.guard(f"{verb} {what}"):
             return await operation()
+
+    async def bind_many(self, bindings: Sequence[Binding]) -> Sequence[ApiError | None]:
+        return await self.write("bind", f"{len(bindings)} pods", lambda: self.inner.bind_many(bindings))

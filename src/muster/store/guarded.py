@@ -5,13 +5,15 @@ Reads pass as they are. Concurrency and failures are those of the store inside.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from muster.objects.resources import Resource
-from muster.objects.status import Raw
+from muster.objects.status import ApiError, Raw
 from muster.store.contract import (
     DEFAULT_WRITE,
+    Binding,
     Operation,
     Page,
     PatchType,
@@ -131,6 +133,18 @@ class GuardedStore:
             f"pods {namespace}/{pod} to {node}",
             lambda: self.inner.bind(pod, namespace, node, uid=uid, annotations=annotations),
         )
+
+    async def bind_many(self, bindings: Sequence[Binding]) -> Sequence[ApiError | None]:
+        """Each is a write of its own here. A subclass to which they are one hands them on together."""
+
+        async def one(binding: Binding) -> ApiError | None:
+            try:
+                await self.bind(binding.pod, binding.namespace, binding.node, uid=binding.uid, annotations=binding.annotations)
+            except ApiError as error:
+                return error
+            return None
+
+        return await asyncio.gather(*map(one, bindings))
 
     async def evict(
         self, pod: str, namespace: str, *, grace_period_s: int | None = None, uid: str = "", dry_run: bool = False

@@ -1,7 +1,8 @@
 """The informers of one store, shared between all who read the same kind.
 
 Concurrency: used on the store's event loop; each informer is a task of its own (see `muster.store.informer`).
-Invariant: one watch per (kind, namespace, selectors), however many controllers ask; those that keep views only have their own.
+Invariant: one watch per (kind, namespace, selectors), however many controllers ask; those that keep a view
+only have one per view.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class InformerHub:
         self._store = store
         self._resync_s = resync_s
         self._limits = limits
-        self._informers: dict[tuple[str, str, str | None, str, str, bool], Informer] = {}
+        self._informers: dict[tuple[str, str, str | None, str, str, bool, type[View] | None], Informer] = {}
         self._is_started = False
 
     @property
@@ -42,7 +43,8 @@ class InformerHub:
         indexes: Mapping[str, IndexFunction] | None = None,
     ) -> Informer:
         """NotFound when the store does not serve the kind. Ask for all views and indexes before `start` where you can."""
-        identity = (group, kind, namespace, label_selector, field_selector, keep == "nothing")
+        own = view if keep == "nothing" else None
+        identity = (group, kind, namespace, label_selector, field_selector, keep == "nothing", own)
         informer = self._informers.get(identity)
         if informer is None:
             resource = await self._store.resource(group, kind)

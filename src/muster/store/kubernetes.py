@@ -36,6 +36,7 @@ from muster.objects.status import (
 )
 from muster.store.contract import (
     DEFAULT_WRITE,
+    Binding,
     EventType,
     Operation,
     Page,
@@ -281,6 +282,18 @@ class KubernetesStore:
         self, pod: str, namespace: str, node: str, *, uid: str = "", annotations: Mapping[str, str] | None = None
     ) -> None:
         await self.client.bind(pod, namespace, node, uid=uid, annotations=annotations)
+
+    async def bind_many(self, bindings: Sequence[Binding]) -> Sequence[ApiError | None]:
+        """All at once: the client keeps the number of requests under way within its bounds."""
+
+        async def one(b: Binding) -> ApiError | None:
+            try:
+                await self.client.bind(b.pod, b.namespace, b.node, uid=b.uid, annotations=b.annotations)
+            except ApiError as error:
+                return error
+            return None
+
+        return await asyncio.gather(*map(one, bindings))
 
     async def evict(
         self, pod: str, namespace: str, *, grace_period_s: int | None = None, uid: str = "", dry_run: bool = False

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from muster.objects.status import ApiError, Conflict, Invalid, NotFound, Raw, TooManyRequests
-from muster.store.contract import Store, WriteOptions
+from muster.store.contract import Binding, Store, WriteOptions
 from tests.store.conformance.conftest import Backend
 from tests.store.conformance.support import custom_kind, network_policy, pod, until, widget
 
@@ -119,6 +119,37 @@ async def test_bind_refuses_what_can_not_be_bound(store: Store, namespace: str) 
     with pytest.raises((Invalid, ApiError)):
         await store.bind("a", namespace, "")
     assert "nodeName" not in (await store.get(pods, "a", namespace))["spec"]
+
+
+async def test_many_are_bound_at_once_and_each_has_its_own_answer(store: Store, namespace: str) -> None:
+    pods = await store.resource("", "Pod")
+    await store.create(pods, pod("a", annotations={"own": "1"}), namespace)
+    created = await store.create(pods, pod("b"), namespace)
+    await store.create(pods, pod("bound"), namespace)
+    await store.bind("bound", namespace, "n1")
+    bindings = [
+        Binding("a", namespace, "n1", annotations={"example.com/devices": "[0]"}),
+        Binding("bound", namespace, "n2"),
+        Binding("nobody", namespace, "n1"),
+        Binding("b", namespace, "n2", uid=created["metadata"]["uid"]),
+    ]
+    answers = await store.bind_many(bindings)
+    assert [type(answer) for answer in answers] == [type(None), Conflict, NotFound, type(None)]
+    for name, node in (("a", "n1"), ("bound", "n1"), ("b", "n2")):
+        bound = await store.get(pods, name, namespace)
+        assert bound["spec"]["nodeName"] == node
+        scheduled = next(c for c in bound["status"]["conditions"] if c["type"] == "PodScheduled")
+        assert scheduled["status"] == "True"
+    assert (await store.get(pods, "a", namespace))["metadata"]["annotations"] == {"own": "1", "example.com/devices": "[0]"}
+    assert await store.bind_many([]) == []
+
+
+async def test_the_same_pod_is_bound_once_in_one_call(store: Store, namespace: str) -> None:
+    pods = await store.resource("", "Pod")
+    await store.create(pods, pod("a"), namespace)
+    answers = await store.bind_many([Binding("a", namespace, "n1"), Binding("a", namespace, "n2")])
+    assert sorted(type(answer).__name__ for answer in answers) == ["Conflict", "NoneType"]
+    assert (await store.get(pods, "a", namespace))["spec"]["nodeName"] in ("n1", "n2")
 
 
 # --- eviction ----------------------------------------------------------------------------------------------------

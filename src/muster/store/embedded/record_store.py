@@ -14,9 +14,9 @@ from typing import Any, Literal, Self
 from muster.objects.catalog import CATALOG, Catalog
 from muster.objects.names import Entropy
 from muster.objects.resources import Resource
-from muster.objects.status import BadRequest, Raw
+from muster.objects.status import ApiError, BadRequest, Raw, RequestEntityTooLarge
 from muster.objects.time import Clock
-from muster.store.contract import DEFAULT_WRITE, Operation, PatchType, Preconditions, Propagation, WriteOptions
+from muster.store.contract import DEFAULT_WRITE, Binding, Operation, PatchType, Preconditions, Propagation, WriteOptions
 from muster.store.embedded.admission import Actor, Admission
 from muster.store.embedded.collection import Collection
 from muster.store.embedded.committer import InlineCommitter, ThreadCommitter
@@ -350,6 +350,49 @@ class RecordStore:
             return [await self._subresources.bind(txn, pod, namespace, node, context, uid=uid, annotations=annotations)]
 
         await self._writes.run(build, dry_run=options.dry_run)
+
+    async def bind_many(
+        self, bindings: Sequence[Binding], *, options: WriteOptions = DEFAULT_WRITE, actor: Actor | None = None
+    ) -> Sequence[ApiError | None]:
+        """One commit for all that can be bound. Those that can't do not hinder the others."""
+        limit = self._core.limits.transaction_len_max
+        outcomes: list[ApiError | None] = []
+        for start in range(0, len(bindings), limit):
+            outcomes += await self._bind_together(bindings[start : start + limit], WriteContext(options, actor))
+        return outcomes
+
+    async def _bind_together(self, bindings: Sequence[Binding], context: WriteContext) -> list[ApiError | None]:
+        outcomes: list[ApiError | None] = []
+
+        async def build(txn: Transaction) -> Sequence[Result]:
+            outcomes.clear()
+            results: list[Result] = []
+            nodes: dict[tuple[str, str], str] = {}
+            for b in bindings:
+                try:
+                    if (node := nodes.get((b.namespace, b.pod))) is not None:
+                        raise self._subresources.already_bound(b.pod, node)
+                    results.append(
+                        await self._subresources.bind(
+                            txn, b.pod, b.namespace, b.node, context, uid=b.uid, annotations=b.annotations
+                        )
+                    )
+                    nodes[b.namespace, b.pod] = b.node
+                    outcomes.append(None)
+                except ApiError as error:
+                    outcomes.append(error)
+            return results
+
+        try:
+            await self._writes.run(build, dry_run=context.options.dry_run)
+        except RequestEntityTooLarge as error:
+            # One of them is, and nothing was written.
+            if len(bindings) == 1:
+                return [error]
+            return [outcome for b in bindings for outcome in await self._bind_together([b], context)]
+        except ApiError as error:
+            return [error] * len(bindings)
+        return outcomes
 
     async def evict(
         self,

@@ -6,18 +6,19 @@ Steps inside a transaction, as those of `writes.py`; on the loop. The arithmetic
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from muster.objects.conditions import is_true, set_condition
 from muster.objects.jsonpath import compile as compile_path
 from muster.objects.resources import Resource
 from muster.objects.selectors import LabelQuery, LabelSelector, from_label_selector, from_labels
-from muster.objects.status import BadRequest, Cause, InternalError, NotFound, Raw, TooManyRequests
+from muster.objects.status import ApiError, BadRequest, Cause, InternalError, NotFound, Raw, TooManyRequests
 from muster.objects.time import format_time, parse_time
 from muster.objects.view import view_of
 from muster.store.contract import EventType, PatchType, Preconditions
 from muster.store.embedded import rules
+from muster.store.embedded.binding import QuickBinder
 from muster.store.embedded.core import Core
 from muster.store.embedded.records import Record
 from muster.store.embedded.registry import Registry, Served
@@ -36,6 +37,7 @@ class Subresources:
         self._registry = registry
         self._shaper = shaper
         self._writes = writes
+        self._quick = QuickBinder()
 
     def _pods(self) -> Served:
         served = self._registry.find_kind("", "Pod")
@@ -76,19 +78,36 @@ class Subresources:
         if record.deleting:
             raise rules.conflict(_of(pods, "binding"), name, f"pod {name} is being deleted, cannot be assigned to a host")
         if spec.get("nodeName"):
-            why = f'pod {name} is already assigned to node "{spec["nodeName"]}"'
-            raise rules.conflict(_of(pods, "binding"), name, why)
+            raise self.already_bound(name, spec["nodeName"])
+        quick = self._quick.bound(
+            current,
+            node,
+            annotations,
+            manager=context.options.field_manager,
+            schema=served.schema(pods.version),
+            now=self._core.clock(),
+        )
+        if quick is not None:
+            await self._admit_binding(pods, quick, record.raw, context)
+            return txn.write(pods, served.collection, EventType.MODIFIED, quick, was=record)
         raw = {**current, "metadata": dict(current["metadata"]), "spec": {**spec, "nodeName": node}}
         if annotations:
             raw["metadata"]["annotations"] = {**(raw["metadata"].get("annotations") or {}), **annotations}
         status = current.get("status") or {}
         conditions = set_condition(status.get("conditions"), type_="PodScheduled", status="True", now=self._core.clock())
         raw["status"] = {**status, "conditions": [_without_empty(condition) for condition in conditions]}
-        if self._shaper.admission is not None:
-            request = admission_request("CREATE", pods, context, raw=raw, old=current, subresource="binding")
-            await self._shaper.admission.validate(request)
+        await self._admit_binding(pods, raw, lambda: current, context)
         raw = self._shaper.track(served, pods, raw, current, context, subresource="binding")
         return self._writes.put(txn, served, record, current, raw)
+
+    async def _admit_binding(self, pods: Resource, raw: Raw, old: Callable[[], Raw], context: WriteContext) -> None:
+        if self._shaper.admission is not None:
+            request = admission_request("CREATE", pods, context, raw=raw, old=old(), subresource="binding")
+            await self._shaper.admission.validate(request)
+
+    def already_bound(self, name: str, node: str) -> ApiError:
+        why = f'pod {name} is already assigned to node "{node}"'
+        return rules.conflict(_of(self._pods().stored, "binding"), name, why)
 
     # --- eviction ------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,338 @@
+"""What the scheduler writes for people to read: why a pod waits (conditions), and that it was placed (events).
+
+| decision | condition PodScheduled | condition muster.dev/Waiting | event |
+|---|---|---|---|
+| Park | False, reason Unschedulable, message `Code: text` | True, reason is the code | FailedScheduling, when it is new |
+| Hold | | True, Reserved | Reserved |
+| Release | | True, its reason | Released |
+| placed | True (written by the binding itself) | False, if it was True | Scheduled, one per pod |
+| placed in shadow | | | ShadowScheduled |
+
+Reports never hold up a decision. There is one per pod at most, the newest, so that pods whose reasons change all the time
+need no more memory than the others; and while bindings are under way reports take a tenth of the time only.
+
+Concurrency: plain calls note; a few workers on the same event loop write. What can't be written is tried a few times, then
+dropped and counted: the next decision about the pod reports again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+from prometheus_client import Counter, Gauge
+
+from muster.engine.decisions import PlacedPod
+from muster.engine.facts import ConditionFacts, PodFacts
+from muster.objects.conditions import ConditionStatus
+from muster.objects.reasons import Reason, Verdict
+from muster.objects.resources import Resource
+from muster.objects.status import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound, Raw
+from muster.objects.time import Clock, format_time
+from muster.store.backoff import Backoff, is_cancelled
+from muster.store.cache import ObjectKey
+from muster.store.contract import PatchType, Store
+from muster.store.events import NORMAL, WARNING, EventKind, EventRecorder
+
+log = logging.getLogger(__name__)
+
+PENDING = Gauge("muster_scheduler_reports_pending", "Conditions and events that wait to be written.", ["what"])
+DROPPED = Counter("muster_scheduler_reports_dropped", "Conditions and events that were given up.", ["what"])
+WAITING = Gauge("muster_scheduler_waiting_units", "Units that wait, by the reason of their last verdict.", ["reason"])
+
+WAITING_CONDITION = "muster.dev/Waiting"
+SCHEDULED_CONDITION = "PodScheduled"
+COMPONENT = "muster-scheduler"
+
+_WORKERS = 4
+_SHARE = 9.0
+"""While bindings are under way, a worker rests for so many times as long as it wrote."""
+_ANNOUNCED_MAX = 100_000
+_TOLD_PER_UNIT_MAX = 8
+"""Members of a unit that get an event; all get the condition."""
+_MESSAGE_LEN_MAX = 1_500
+_ATTEMPTS_MAX = 4
+_BACKOFF = Backoff(base_s=0.5, max_s=10.0)
+_GONE = (NotFound, Conflict, Forbidden, Invalid)
+"""The pod is gone or replaced, or its namespace is ending: nobody is left to tell."""
+
+
+class Report(msgspec.Struct, eq=False):
+    """What is to be said on one pod."""
+
+    key: ObjectKey
+    uid: str
+    waiting: ConditionStatus
+    reason: str
+    message: str = ""
+    is_unschedulable: bool = False
+    attempts: int = 0
+
+
+class _Announcement(msgspec.Struct, eq=False):
+    namespace: str
+    name: str
+    uid: str
+    reason: str
+    message: str
+    attempts: int = 0
+
+
+class Board:
+    """See the module. `find` gives a pod as it was last seen; `is_busy` whether there is something more urgent."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        recorder: EventRecorder | None,
+        clock: Clock,
+        instance: str,
+        find: Callable[[ObjectKey], PodFacts | None],
+        is_busy: Callable[[], bool],
+    ) -> None:
+        self._store = store
+        self._recorder = recorder
+        self._clock = clock
+        self._instance = instance
+        self._find = find
+        self._is_busy = is_busy
+        self._reports: OrderedDict[str, Report] = OrderedDict()
+        self._announcements: deque[_Announcement] = deque()
+        self._told: dict[str, str] = {}
+        """The message last noted for each waiting pod, by uid."""
+        self._units: dict[str, Reason] = {}
+        self._has_some = asyncio.Event()
+        self._resources: dict[str, Resource] = {}
+
+    def __len__(self) -> int:
+        return len(self._reports) + len(self._announcements)
+
+    # -- what is said --------------------------------------------------------------------------------------------------
+
+    def parked(self, unit: str, verdict: Verdict, pods: Iterable[tuple[str, ObjectKey]]) -> None:
+        """`unit` waits; `pods` are its waiting members, with their uids."""
+        message = str(verdict)[:_MESSAGE_LEN_MAX]
+        self._count(unit, verdict.reason)
+        for told, (uid, key) in enumerate(pods):
+            if self._told.get(uid) == message:
+                continue
+            self._told[uid] = message
+            self._report(Report(key, uid, "True", verdict.reason.value, message, is_unschedulable=True))
+            if told < _TOLD_PER_UNIT_MAX:
+                self._event(key, uid, WARNING, "FailedScheduling", message)
+
+    def held(self, unit: str, pods: Sequence[PlacedPod], until: float, waiting_for: Sequence[str]) -> None:
+        self._count(unit, Reason.RESERVED)
+        for_ = f" for {', '.join(waiting_for[:5])}" if waiting_for else " for a permit"
+        for told, pod in enumerate(pods):
+            key = ObjectKey(pod.namespace, pod.name)
+            message = f"{Reason.RESERVED.value}: reserved on node {pod.node}, waits{for_} until {format_time(until)}"
+            self._told[pod.uid] = message
+            self._report(Report(key, pod.uid, "True", Reason.RESERVED.value, message))
+            if told < _TOLD_PER_UNIT_MAX:
+                self._event(key, pod.uid, NORMAL, "Reserved", message)
+
+    def released(self, reason: Reason, why: str, pods: Iterable[tuple[str, ObjectKey]]) -> None:
+        message = f"{reason.value}: {why or reason.meaning}"[:_MESSAGE_LEN_MAX]
+        for told, (uid, key) in enumerate(pods):
+            self._told[uid] = message
+            self._report(Report(key, uid, "True", reason.value, message))
+            if told < _TOLD_PER_UNIT_MAX:
+                self._event(key, uid, WARNING, "Released", message)
+
+    def keep_units(self, waiting: Mapping[str, object], held: Mapping[str, object]) -> None:
+        """Do not count units any more that neither wait nor hold."""
+        if len(self._units) != len(waiting) + len(held):
+            for unit in [unit for unit in self._units if unit not in waiting and unit not in held]:
+                self._uncount(unit)
+
+    def bound(self, pod: PlacedPod) -> None:
+        pending = self._reports.pop(pod.uid, None)
+        was_told = self._told.pop(pod.uid, None) is not None
+        key = ObjectKey(pod.namespace, pod.name)
+        facts = self._find(key)
+        # A report that is neither pending nor seen may be on its way.
+        is_on_its_way = was_told and pending is None
+        if is_on_its_way or (facts is not None and _is_waiting(facts)):
+            self._report(Report(key, pod.uid, "False", Reason.SCHEDULED.value))
+        self._announce(pod, "Scheduled", f"{pod.namespace}/{pod.name} was bound to node {pod.node}")
+
+    def shadowed(self, pods: Sequence[PlacedPod]) -> None:
+        """A profile in shadow mode would have bound these."""
+        for pod in pods:
+            self._announce(pod, "ShadowScheduled", f"would be bound to node {pod.node}; the profile is in shadow mode")
+
+    def forget(self, uid: str) -> None:
+        """The pod is gone, or somebody bound it."""
+        self._told.pop(uid, None)
+
+    def tell(self, key: ObjectKey, uid: str, reason: str, message: str) -> None:
+        """A warning about a pod, as an event."""
+        self._event(key, uid, WARNING, reason, message)
+
+    def close(self) -> None:
+        """What this run has counted is void."""
+        for unit in list(self._units):
+            self._uncount(unit)
+
+    # -- noting --------------------------------------------------------------------------------------------------------
+
+    def _count(self, unit: str, reason: Reason) -> None:
+        self._uncount(unit)
+        self._units[unit] = reason
+        WAITING.labels(reason.value).inc()
+
+    def _uncount(self, unit: str) -> None:
+        reason = self._units.pop(unit, None)
+        if reason is not None:
+            WAITING.labels(reason.value).dec()
+
+    def _report(self, report: Report) -> None:
+        self._reports.pop(report.uid, None)
+        self._reports[report.uid] = report
+        self._has_some.set()
+
+    def _announce(self, pod: PlacedPod, reason: str, message: str) -> None:
+        if len(self._announcements) >= _ANNOUNCED_MAX:
+            self._announcements.popleft()
+            DROPPED.labels("events").inc()
+        self._announcements.append(_Announcement(pod.namespace, pod.name, pod.uid, reason, message))
+        self._has_some.set()
+
+    def _event(self, key: ObjectKey, uid: str, type_: EventKind, reason: str, message: str) -> None:
+        if self._recorder is not None:
+            self._recorder.event(_reference(key.namespace, key.name, uid), type_, reason, message)
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        workers = [asyncio.create_task(self._work(), name=f"scheduler's reports {n}") for n in range(_WORKERS)]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._has_some.wait()
+            started_s = loop.time()
+            if self._reports:
+                await self._attempt(self._reports.popitem(last=False)[1], "conditions")
+            elif self._announcements:
+                await self._attempt(self._announcements.popleft(), "events")
+            else:
+                self._has_some.clear()
+            PENDING.labels("conditions").set(len(self._reports))
+            PENDING.labels("events").set(len(self._announcements))
+            if self._is_busy():
+                await asyncio.sleep((loop.time() - started_s) * _SHARE)
+
+    async def _attempt(self, item: Report | _Announcement, what: str) -> None:
+        try:
+            await (self._write(item) if isinstance(item, Report) else self._create(item))
+        except _GONE as error:
+            log.debug("a report about %s was not written: %s", item.uid, error)
+        except ApiError as error:
+            item.attempts += 1
+            if item.attempts >= _ATTEMPTS_MAX:
+                log.info("a report about %s was given up: %s", item.uid, error)
+                DROPPED.labels(what).inc()
+                return
+            await asyncio.sleep(_BACKOFF.delay_s(item.attempts - 1, item.uid))
+            if isinstance(item, Report):
+                # Something newer may have been said meanwhile.
+                self._reports.setdefault(item.uid, item)
+            else:
+                self._announcements.append(item)
+            self._has_some.set()
+        except Exception:
+            if is_cancelled():
+                raise
+            log.exception("a report about %s could not be made", item.uid)
+            DROPPED.labels(what).inc()
+
+    async def _write(self, report: Report) -> None:
+        facts = self._find(report.key)
+        if facts is None or facts.metadata.uid != report.uid:
+            return
+        said, now = report.message, self._clock()
+        wanted = [_wanted(facts, WAITING_CONDITION, status=report.waiting, reason=report.reason, message=said, now=now)]
+        if report.is_unschedulable and not facts.spec.node_name:
+            wanted.append(_wanted(facts, SCHEDULED_CONDITION, status="False", reason="Unschedulable", message=said, now=now))
+        conditions = [condition for condition in wanted if condition is not None]
+        if conditions:
+            body = {"metadata": {"uid": report.uid}, "status": {"conditions": conditions}}
+            await self._store.patch(
+                await self._resource("Pod"),
+                report.key.name,
+                body,
+                report.key.namespace,
+                patch_type=PatchType.STRATEGIC,
+                subresource="status",
+            )
+
+    async def _create(self, said: _Announcement) -> None:
+        unique = hashlib.blake2b(f"{said.uid} {said.reason} {said.message}".encode(), digest_size=8).hexdigest()
+        now = format_time(self._clock())
+        body: Raw = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"{said.name[:200]}.{unique}", "namespace": said.namespace},
+            "involvedObject": _reference(said.namespace, said.name, said.uid),
+            "reason": said.reason,
+            "message": said.message,
+            "type": NORMAL,
+            "count": 1,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "source": {"component": COMPONENT, "host": self._instance},
+            "reportingComponent": COMPONENT,
+            "reportingInstance": self._instance,
+        }
+        try:
+            await self._store.create(await self._resource("Event"), body, said.namespace)
+        except AlreadyExists:
+            return
+
+    async def _resource(self, kind: str) -> Resource:
+        resource = self._resources.get(kind)
+        if resource is None:
+            resource = self._resources[kind] = await self._store.resource("", kind)
+        return resource
+
+
+def _reference(namespace: str, name: str, uid: str) -> Raw:
+    return {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid}
+
+
+def _is_waiting(facts: PodFacts) -> bool:
+    condition = _condition(facts, WAITING_CONDITION)
+    return condition is not None and condition.status == "True"
+
+
+def _condition(facts: PodFacts, type_: str) -> ConditionFacts | None:
+    return next((c for c in facts.status.conditions if c.type == type_), None)
+
+
+def _wanted(facts: PodFacts, type_: str, *, status: ConditionStatus, reason: str, message: str, now: float) -> Raw | None:
+    """The condition to write; None when the pod has it."""
+    old = _condition(facts, type_)
+    if old is not None and (old.status, old.reason, old.message) == (status, reason, message):
+        return None
+    since = old.last_transition_time if old is not None and old.status == status else ""
+    return {
+        "type": type_,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": since or format_time(now),
+    }

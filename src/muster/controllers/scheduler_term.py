@@ -1,0 +1,342 @@
+"""One run of the scheduler, from the state of the caches to its end. See `muster.controllers.scheduler` for the whole.
+
+Concurrency: one event loop. `run` has one task that steps the engine; binder, plans, evictions and reports have their own and
+answer through the feed. When `run` has ended, nothing of it is left but what the store holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter as Tally
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from prometheus_client import Counter, Gauge, Histogram
+
+from muster.controllers.scheduler import Scheduler
+from muster.controllers.scheduler_binding import ONE_BY_ONE, TOGETHER, Binder, Job, Outcome
+from muster.controllers.scheduler_evicting import Evictor
+from muster.controllers.scheduler_feed import NODES, PODS, Feed, Kind, count, open_informer
+from muster.controllers.scheduler_plans import Plan, Plans, Resumed, partly_bound, resumed
+from muster.controllers.scheduler_reporting import Board
+from muster.engine import events as ev
+from muster.engine.decisions import AnyDecision, Evict, Hold, Park, Place, Release
+from muster.engine.facts import PodFacts
+from muster.engine.machine import Engine
+from muster.objects.status import ApiError
+from muster.objects.time import Clock
+from muster.store.backoff import Backoff, is_cancelled
+from muster.store.cache import ObjectKey
+from muster.store.contract import Store
+from muster.store.events import EventRecorder
+from muster.store.hub import InformerHub
+from muster.store.informer import Informer
+from muster.store.leases import Fence
+
+log = logging.getLogger(__name__)
+
+DECISIONS = Counter("muster_scheduler_decisions", "Decisions of the engine.", ["decision", "profile"])
+STEP_S = Histogram(
+    "muster_scheduler_step_seconds",
+    "Time of one step of the engine: events taken in and units tried.",
+    buckets=(0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0),
+)
+EVENTS_PENDING = Gauge("muster_scheduler_events_pending", "Events that wait for the engine.")
+
+_BACKOFF = Backoff(base_s=1.0, max_s=60.0)
+_STOP_S = 10.0
+"""How long a run that failed lets bindings under way come to an end, before another run begins."""
+
+
+class Term:
+    """One run, from the state of the caches to its end."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        engine: Engine,
+        store: Store,
+        informers: Mapping[Kind, Informer],
+        *,
+        clock: Clock,
+        recorder: EventRecorder | None,
+        fence: Fence | None,
+    ) -> None:
+        self.limits = scheduler.limits
+        self.engine = engine
+        self._informers = dict(informers)
+        self._clock = clock
+        self._woken = asyncio.Event()
+        self._pods, self._nodes = informers[PODS].cache, informers[NODES].cache
+        self._shadows = _shadows(self.engine)
+        self._failures: dict[str, int] = {}
+        """Bindings of a waiting pod that failed in a row, by uid."""
+        self._timers: set[asyncio.TimerHandle] = set()
+        self.feed = Feed(self._woken.set)
+        self.binder = Binder(
+            store,
+            TOGETHER if store.is_atomic else ONE_BY_ONE,
+            has_node=lambda node: ObjectKey("", node) in self._nodes,
+            custom=scheduler.binders,
+        )
+        self.plans = Plans(
+            store,
+            self.binder,
+            epoch=fence.epoch if fence is not None else 0,
+            clock=clock,
+            bound=self._bound,
+            settled=self._settled,
+        )
+        self.evictor = Evictor(
+            store, recorder=recorder, clock=clock, find=self.feed.waiting_keys.get, failed=self._evict_failed
+        )
+        self.board = Board(
+            store,
+            recorder=recorder,
+            clock=clock,
+            instance=fence.holder if fence is not None else scheduler.name,
+            find=self._find,
+            is_busy=lambda: len(self.binder) > 0,
+        )
+
+    @property
+    def failing(self) -> Mapping[ObjectKey, str]:
+        return {ObjectKey("", key): why for part in (self.binder, self.plans) for key, why in part.failing.items()}
+
+    @property
+    def is_idle(self) -> bool:
+        return not (len(self.feed) or self.engine.has_work or len(self.binder) or len(self.plans) or len(self.evictor))
+
+    # -- a run -----------------------------------------------------------------------------------------------------------
+
+    async def recover(self) -> None:
+        """Fill the engine from the caches, and take up the plans that were left."""
+        placements = await self.plans.found()
+        initial = self.feed.follow(self._informers)
+        # Nothing is decided while it is incomplete.
+        for chunk in _chunks(initial, self.limits.events_max):
+            self._step(chunk, units_max=0)
+            await asyncio.sleep(0)
+        plans = resumed(placements, self._find_named, lambda node: ObjectKey("", node) in self._nodes)
+        self._step([ev.Planned(p.unit, tuple((pod.uid, pod.node) for pod in p.pods)) for p in plans if p.pods], units_max=0)
+        for plan in plans:
+            self.plans.resume(self._accepted(plan))
+
+    def _accepted(self, plan: Resumed) -> Resumed:
+        """The plan without what the engine did not count; nothing of it, if nothing is bound and so all could be undone."""
+        known = self.engine.state.pods
+        counted = tuple(pod for pod in plan.pods if (k := known.get(pod.uid)) is not None and k.node == pod.node)
+        if len(counted) < len(plan.pods) and not plan.bound:
+            for pod in counted:
+                self.feed.put(ev.BindFailed(pod.uid, f"the plan {plan.name} can't be finished as it was made"))
+            counted = ()
+        log.info(
+            "plan %s of %s was left: %d pods bound, %d to bind, %d lost",
+            plan.name, plan.unit, plan.bound, len(counted), len(plan.pods) - len(counted) + len(plan.lost),
+        )  # fmt: skip
+        return msgspec.structs.replace(plan, pods=counted)
+
+    async def run(self, hub: InformerHub, missing: Sequence[Kind], *besides: Coroutine[Any, Any, None]) -> None:
+        """Until cancelled. `besides` is what else goes on during the term."""
+        binding = asyncio.create_task(self.binder.run(), name="scheduler's bindings")
+        tasks = [
+            binding,
+            asyncio.create_task(self._decide(), name="scheduler"),
+            asyncio.create_task(self.board.run(), name="scheduler's reports"),
+            asyncio.create_task(self._look_for(hub, list(missing)), name="scheduler's missing kinds"),
+            *map(asyncio.create_task, besides),
+        ]
+        try:
+            await asyncio.gather(*tasks)
+        except Exception:
+            if not is_cancelled():
+                # The next run begins soon: what is still on its way to the store must be in it by then.
+                self.binder.stop()
+                await asyncio.wait([binding], timeout=_STOP_S)
+            raise
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        self.feed.close()
+        self.board.close()
+        await self.plans.close()
+        await self.evictor.close()
+
+    async def _decide(self) -> None:
+        while True:
+            await self._wait()
+            events = self.feed.take(self.limits.events_max)
+            has_room = len(self.binder) < self.limits.bindings_max
+            self._step(events or [ev.Tick()], units_max=self.limits.units_max if has_room else 0)
+            # Whoever was given something to do begins with it now.
+            await asyncio.sleep(0)
+
+    async def _wait(self) -> None:
+        """Until there are events, units that can be tried, or the time has come that the engine named."""
+        self._woken.clear()
+        if len(self.feed) or (self.engine.has_work and len(self.binder) < self.limits.bindings_max):
+            return
+        deadline = self.engine.next_deadline
+        if deadline is None:
+            await self._woken.wait()
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(deadline - self._clock(), 0.0)):
+                await self._woken.wait()
+
+    def _step(self, events: Sequence[ev.AnyEvent], *, units_max: int) -> None:
+        self._take_note(events)
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        decisions = self.engine.step(events, self._clock(), units_max=units_max)
+        STEP_S.observe(loop.time() - started_s)
+        tally: Tally[tuple[str, str]] = Tally()
+        for decision in decisions:
+            tally[type(decision).__name__, self._carry_out(decision)] += 1
+        for (kind, profile), number in tally.items():
+            DECISIONS.labels(kind, profile).inc(number)
+        self.board.keep_units(self.engine.verdicts, self.engine.holds)
+        EVENTS_PENDING.set(len(self.feed))
+
+    def _take_note(self, events: Sequence[ev.AnyEvent]) -> None:
+        count(events)
+        for event in events:
+            if isinstance(event, ev.PodGone):
+                self.board.forget(event.uid)
+                self._failures.pop(event.uid, None)
+            elif isinstance(event, ev.Configured):
+                # Read by the engine in this very step; whether it changed what is in shadow is looked up after it.
+                asyncio.get_running_loop().call_soon(self._look_up_shadows)
+
+    def _look_up_shadows(self) -> None:
+        self._shadows = _shadows(self.engine)
+
+    async def _look_for(self, hub: InformerHub, missing: list[Kind]) -> None:
+        """Kinds whose definitions are installed later are taken up then."""
+        while missing:
+            await asyncio.sleep(self.limits.missing_kinds_s)
+            for kind in list(missing):
+                with contextlib.suppress(ApiError):
+                    informer = await open_informer(hub, kind)
+                    missing.remove(kind)
+                    await informer.wait_synced()
+                    log.info("the scheduler now follows %s", kind)
+                    for event in self.feed.follow({kind: informer}):
+                        self.feed.put(event)
+
+    # -- decisions -------------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, decision: AnyDecision) -> str:
+        """Begin with it; the profile that it was made under."""
+        match decision:
+            case Place(unit=unit, pods=pods):
+                profile = self._profile_of(pods[0].uid)
+                if profile in self._shadows:
+                    self.board.shadowed(pods)
+                elif len(pods) == 1:
+                    self.binder.add(pods, self._done)
+                else:
+                    self.plans.start(unit, pods)
+                return profile
+            case Park(unit=unit, verdict=verdict, pods=uids):
+                self.board.parked(unit, verdict, self._keys_of(uids))
+                return self._profile_of(uids[0]) if uids else ""
+            case Evict():
+                profile = self._profile_of(decision.pod)
+                if profile not in self._shadows:
+                    self.evictor.start(decision)
+                return profile
+            case Hold(unit=unit, pods=pods, until=until, waiting_for=waiting_for):
+                self.board.held(unit, pods, until, waiting_for)
+                return self._profile_of(pods[0].uid) if pods else ""
+            case Release(unit=unit, reason=reason, message=message, pods=uids):
+                self.plans.cancel(unit, uids)
+                self.board.released(reason, message, self._keys_of(uids))
+                return self._profile_of(uids[0]) if uids else ""
+
+    def _done(self, job: Job, outcome: Outcome) -> None:
+        """What became of a pod that was decided on its own."""
+        if outcome.is_bound:
+            self._bound(job, outcome)
+        elif outcome.error:
+            self._give_back({job.pod.uid: outcome})
+
+    def _bound(self, job: Job, _outcome: Outcome) -> None:
+        self._failures.pop(job.pod.uid, None)
+        self.feed.put(ev.Bound(job.pod.uid))
+        self.board.bound(job.pod)
+
+    def _settled(self, plan: Plan) -> None:
+        for uid, message in (partly_bound(plan) or {}).items():
+            pod = plan.outcomes[uid][0]
+            self.board.tell(ObjectKey(pod.namespace, pod.name), uid, "PartlyBound", message)
+        self._give_back({uid: outcome for uid, (_, outcome) in plan.outcomes.items() if outcome.error})
+        self._woken.set()
+
+    def _give_back(self, outcomes: Mapping[str, Outcome]) -> None:
+        """Tell the engine of bindings that failed: at once the first time, later each time after it.
+
+        A binding that is refused whatever is tried must not keep everyone busy. What waits here still counts on its node.
+        """
+        failures = max((self._failures.get(uid, 0) for uid in outcomes), default=0)
+        failed = [ev.BindFailed(uid, outcome.error, outcome.is_final) for uid, outcome in outcomes.items()]
+        for event in failed:
+            self._failures[event.uid] = failures + 1
+        if not failures or all(event.is_final for event in failed):
+            self._put_all(failed)
+            return
+
+        def later() -> None:
+            self._timers.discard(timer)
+            self._put_all(failed)
+
+        timer = asyncio.get_running_loop().call_later(_BACKOFF.delay_s(failures - 1, failed[0].uid), later)
+        self._timers.add(timer)
+
+    def _put_all(self, failed: Sequence[ev.BindFailed]) -> None:
+        for event in failed:
+            self.feed.put(event)
+
+    def _evict_failed(self, uid: str, why: str) -> None:
+        self.feed.put(ev.EvictFailed(uid, why))
+
+    # -- looking things up -----------------------------------------------------------------------------------------------
+
+    def _profile_of(self, uid: str) -> str:
+        pod = self.engine.state.pods.get(uid)
+        return pod.facts.spec.scheduler_name if pod is not None else ""
+
+    def _keys_of(self, uids: Iterable[str]) -> list[tuple[str, ObjectKey]]:
+        keys = self.feed.waiting_keys
+        return [(uid, keys[uid]) for uid in uids if uid in keys]
+
+    def _find(self, key: ObjectKey) -> PodFacts | None:
+        cached = self._pods.get(key)
+        return cached.view(PodFacts) if cached is not None else None
+
+    def _find_named(self, namespace: str, name: str) -> PodFacts | None:
+        return self._find(ObjectKey(namespace, name))
+
+
+def _shadows(engine: Engine) -> frozenset[str]:
+    """Names of profiles that bind nothing."""
+    return frozenset(name for name, profile in engine.profiles.items() if profile.is_shadow)
+
+
+def _chunks(events: Iterator[ev.AnyEvent], length: int) -> Iterator[list[ev.AnyEvent]]:
+    chunk: list[ev.AnyEvent] = []
+    for event in events:
+        chunk.append(event)
+        if len(chunk) >= length:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk

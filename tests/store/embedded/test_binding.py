@@ -1,0 +1,73 @@
+"""Binding without a general update: where it answers, it answers the same."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from muster.objects.status import Raw
+from muster.sim.clock import run
+from muster.store.contract import PatchType
+from muster.store.embedded.binding import QuickBinder
+from tests.store.stores import memory_store, pod
+
+words = st.sampled_from(["a", "b", "example.com/c"])
+conditions = st.lists(st.sampled_from(["Ready", "PodScheduled", "Odd"]), unique=True, max_size=3)
+
+
+async def bound(*, is_quick: bool, setup: dict[str, Any], annotations: dict[str, str]) -> Raw:
+    async with memory_store() as store:
+        pods = await store.resource("", "Pod")
+        made = pod("p", labels=setup["labels"])
+        if setup["annotations"]:
+            made["metadata"]["annotations"] = setup["annotations"]
+        await store.create(pods, made, "default")
+        for type_ in setup["conditions"]:
+            status = {"conditions": [{"type": type_, "status": "False", "message": setup["message"]}]}
+            await store.patch(pods, "p", {"status": status}, "default", patch_type=PatchType.STRATEGIC, subresource="status")
+        if not is_quick:
+            store._subresources._quick = _Never()
+        await store.bind("p", "default", "n1", annotations=annotations or None)
+        live = await store.get(pods, "p", "default")
+        live["metadata"].pop("uid")
+        return live
+
+
+class _Never(QuickBinder):
+    def bound(self, *args: Any, **options: Any) -> Raw | None:
+        return None
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    setup=st.fixed_dictionaries(
+        {
+            "labels": st.dictionaries(words, st.just("x"), max_size=2),
+            "annotations": st.dictionaries(words, st.just("x"), max_size=2),
+            "conditions": conditions,
+            "message": st.sampled_from(["", "said"]),
+        }
+    ),
+    annotations=st.dictionaries(words, st.just("y"), max_size=2),
+)
+def test_the_quick_way_equals_the_general_one(setup: dict[str, Any], annotations: dict[str, str]) -> None:
+    quick = run(bound(is_quick=True, setup=copy.deepcopy(setup), annotations=annotations))
+    general = run(bound(is_quick=False, setup=copy.deepcopy(setup), annotations=annotations))
+    assert quick == general
+
+
+def test_an_ordinary_pod_takes_the_quick_way() -> None:
+    async def scenario() -> Raw | None:
+        async with memory_store() as store:
+            pods = await store.resource("", "Pod")
+            await store.create(pods, pod("p"), "default")
+            live = await store.get(pods, "p", "default")
+            schema = store.schema(pods)
+            return QuickBinder().bound(live, "n1", {"a": "b"}, manager="muster", schema=schema, now=1e9)
+
+    made = run(scenario())
+    assert made is not None
+    assert made["spec"]["nodeName"] == "n1"
