@@ -35,7 +35,7 @@ format: setup    ## let ruff rewrite what it can
 	$(BIN)/ruff format src tests tools
 	$(BIN)/ruff check --fix src tests tools
 
-bench: setup     ## Muster beside kube-apiserver + etcd, in one run
+bench: setup     ## every scenario, beside kube-scheduler, kube-apiserver and etcd in the same run (about an hour)
 	@tools/kubernetes-assets > /dev/null
 	$(BIN)/muster bench run all
 

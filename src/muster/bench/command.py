@@ -1,13 +1,24 @@
-"""`muster bench`: list the scenarios, run one or all, print a table or JSON lines."""
+"""`muster bench`: list the scenarios, run one or all, print a table or JSON lines. Progress goes to standard error."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-SCENARIOS = {"api": "durable creates and updates, list, watch fan-out, readiness and memory, beside kube-apiserver + etcd"}
+from muster.bench.scenario import load_scenario, scenario_names
+
+if TYPE_CHECKING:
+    from muster.bench.api import Measured
+    from muster.bench.lines import On
+    from muster.bench.suite import Task
+
+API = "api"
+_API_ABOUT = "Durable creates and updates, list, watch fan-out, readiness and memory, beside kube-apiserver + etcd."
+_PLACES = ("engine", "embedded", "kubernetes")
 
 
 @click.group()
@@ -18,25 +29,90 @@ def bench() -> None:
 @bench.command("list")
 def list_scenarios() -> None:
     """Show the scenarios that `run` takes."""
-    for name, meaning in SCENARIOS.items():
-        click.echo(f"{name}\t{meaning}")
+    for name in (API, *scenario_names()):
+        click.echo(f"{name}\t{_API_ABOUT if name == API else load_scenario(name).about}")
 
 
 @bench.command()
-@click.argument("scenario", type=click.Choice([*SCENARIOS, "all"]))
+@click.argument("scenario", type=click.Choice([API, *scenario_names(), "all"]))
 @click.option(
-    "--rounds", type=click.IntRange(1, 20), default=2, show_default=True, help="Rounds in turn; the best of each counts."
+    "--on",
+    "places",
+    type=click.Choice(_PLACES),
+    multiple=True,
+    help="Where pods are scheduled; may be given several times. Default: engine, and with all: everywhere.",
+)
+@click.option("--nodes", type=click.IntRange(1, 200_000), help="Nodes. Default: 1000, and with all: several sizes.")
+@click.option("--pods", type=click.IntRange(1, 2_000_000), help="Measured pods. Default: the scenario's own for that size.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Decides all that is random in the workload.")
+@click.option("--pairs", type=click.IntRange(1, 50), help="On kubernetes: runs of each scheduler, in turn. Default: 3.")
+@click.option(
+    "--rounds", type=click.IntRange(1, 20), default=2, show_default=True, help="Of api: rounds in turn; the best counts."
 )
 @click.option(
-    "--scale", type=click.FloatRange(0.01, 100), default=1.0, show_default=True, help="Factor on the operations per line."
+    "--scale", type=click.FloatRange(0.01, 100), default=1.0, show_default=True, help="Of api: factor on the operations."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line on standard output.")
-def run(scenario: str, rounds: int, scale: float, as_json: bool) -> None:
+def run(
+    scenario: str,
+    *,
+    places: tuple[On, ...],
+    nodes: int | None,
+    pods: int | None,
+    seed: int,
+    pairs: int | None,
+    rounds: int,
+    scale: float,
+    as_json: bool,
+) -> None:
     """Run SCENARIO (or all). Progress goes to standard error."""
-    from muster.bench import api
+    from muster.bench import api, suite
 
-    del scenario  # one scenario so far, and `all` is that one
-    results = api.run(scale=scale, rounds=rounds, say=lambda text: click.echo(text, err=True))
+    if scenario in (API, "all"):
+        _show_api(api.run(scale=scale, rounds=rounds, say=_say), as_json=as_json)
+    if scenario == API:
+        return
+    if scenario == "all":
+        tasks = suite.all_tasks(places or _EVERYWHERE, nodes=nodes, pods=pods, pairs=pairs)
+    else:
+        tasks = suite.tasks_of(scenario, places or ("engine",), nodes=nodes, pods=pods, pairs=pairs)
+    failures = _run_tasks(tasks, seed=seed, as_json=as_json)
+    if failures:
+        raise click.ClickException(f"{len(failures)} of the lines could not be measured: " + "; ".join(failures))
+
+
+_EVERYWHERE: tuple[On, ...] = ("engine", "embedded", "kubernetes")
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _run_tasks(tasks: Iterable[Task], *, seed: int, as_json: bool) -> list[str]:
+    """Measure and print line by line; what went wrong, a line each. One failure does not take the other lines away."""
+    from muster.bench import suite
+    from muster.bench.kubernetes import NotAvailable, NotStarted
+    from muster.bench.lines import HEADER, row
+
+    failures = []
+    if not as_json:
+        click.echo(HEADER)
+    for task in tasks:
+        try:
+            line = suite.measure(task, seed=seed, say=_say)
+        except (NotAvailable, NotStarted, RuntimeError, ValueError) as error:
+            _say(f"{task.scenario} on {task.on} at {task.nodes} nodes: {error}")
+            failures.append(f"{task.scenario} on {task.on} at {task.nodes} nodes ({str(error).splitlines()[0]})")
+            continue
+        if as_json:
+            sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
+            sys.stdout.flush()
+        else:
+            click.echo(row(line))
+    return failures
+
+
+def _show_api(results: Iterable[Measured], *, as_json: bool) -> None:
     if as_json:
         for result in results:
             sys.stdout.write(msgspec.json.encode(result).decode() + "\n")

@@ -74,13 +74,40 @@ def free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
+def spawn(command: list[str], log_path: Path) -> subprocess.Popen[bytes]:
+    """Start a child that writes to `log_path` and dies with this process."""
+    if setpriv := shutil.which("setpriv"):
+        command = [setpriv, "--pdeathsig", "KILL", "--", *command]
+    with log_path.open("ab") as log:
+        # A session of its own keeps the terminal's Ctrl-C from reaching it before we stop it in order.
+        return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+
+
+def end(child: subprocess.Popen[bytes]) -> None:
+    """Ask it to stop, and make it when it does not."""
+    child.terminate()
+    try:
+        child.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
 class ControlPlane:
     """`start()` returns when the API server is ready and can be written to; `stop()` ends every process that it started."""
 
-    def __init__(self, assets: Path, work_dir: Path, *, controllers: bool = True) -> None:
+    def __init__(
+        self, assets: Path, work_dir: Path, *, controllers: bool = True, bare_nodes: bool = False, etcd_dir: Path | None = None
+    ) -> None:
+        """With `bare_nodes` a new node gets no taint for not being ready: where no controller would ever take it away.
+
+        `etcd_dir` is where etcd keeps its data, beside everything else unless said otherwise.
+        """
         self.assets = assets
         self.work_dir = work_dir
         self.controllers = controllers
+        self.bare_nodes = bare_nodes
+        self.etcd_dir = etcd_dir or work_dir / "etcd"
         self.admin_token = secrets.token_hex(16)
         self.etcd_port, self.etcd_peer_port, self.port = free_ports(3)
         self.url = f"https://127.0.0.1:{self.port}"
@@ -116,13 +143,7 @@ class ControlPlane:
 
     def stop(self) -> None:
         for name in reversed(list(self._children)):
-            child = self._children.pop(name)
-            child.terminate()
-            try:
-                child.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
+            end(self._children.pop(name))
 
     def __enter__(self) -> ControlPlane:
         self.start()
@@ -138,7 +159,7 @@ class ControlPlane:
         client, peer = f"http://127.0.0.1:{self.etcd_port}", f"http://127.0.0.1:{self.etcd_peer_port}"
         self._spawn(
             "etcd",
-            f"--data-dir={self.work_dir / 'etcd'}",
+            f"--data-dir={self.etcd_dir}",
             f"--listen-client-urls={client}",
             f"--advertise-client-urls={client}",
             f"--listen-peer-urls={peer}",
@@ -161,7 +182,8 @@ class ControlPlane:
             f"--client-ca-file={work / 'ca.crt'}",
             f"--token-auth-file={work / 'tokens.csv'}",
             "--authorization-mode=RBAC",
-            "--disable-admission-plugins=ServiceAccount",
+            f"--disable-admission-plugins=ServiceAccount{',TaintNodesByCondition' if self.bare_nodes else ''}",
+            "--delete-collection-workers=16",
             "--service-cluster-ip-range=10.0.0.0/24",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={work / 'server.key'}",
@@ -203,12 +225,7 @@ class ControlPlane:
         return _fetch(self.url + path, headers={"Authorization": f"Bearer {self.admin_token}"}, context=context)
 
     def _spawn(self, program: str, *arguments: str) -> None:
-        command = [str(self.assets / program), *arguments]
-        if setpriv := shutil.which("setpriv"):
-            command = [setpriv, "--pdeathsig", "KILL", "--", *command]
-        with (self.work_dir / f"{program}.log").open("ab") as log:
-            # A session of its own keeps the terminal's Ctrl-C from reaching it before we stop it in order.
-            self._children[program] = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        self._children[program] = spawn([str(self.assets / program), *arguments], self.work_dir / f"{program}.log")
 
     def _wait_for(self, program: str, ready: Callable[[], bool]) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S

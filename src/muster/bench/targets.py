@@ -6,7 +6,6 @@ Blocking, one at a time: two servers alive at once would take each other's cores
 from __future__ import annotations
 
 import contextlib
-import os
 import ssl
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 import msgspec
 import yaml
 
+from muster.bench import processes
 from muster.bench.kubernetes import ControlPlane
 
 READY_TIMEOUT_S = 60.0
@@ -35,15 +35,10 @@ class Target(msgspec.Struct, kw_only=True):
     """From starting the first process to the first positive answer of /readyz."""
 
     def resident_mb(self) -> float:
-        return sum(_proc_number(pid, "status", "VmRSS:") for pid in self.pids) / 1024
+        return processes.resident_mb(self.pids)
 
     def cpu_s(self) -> float:
-        ticks = os.sysconf("SC_CLK_TCK")
-        total = 0
-        for pid in self.pids:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            total += int(fields[11]) + int(fields[12])
-        return total / ticks
+        return processes.cpu_s(self.pids)
 
 
 @contextlib.contextmanager
@@ -95,10 +90,3 @@ def kubernetes_server(work_dir: Path, assets: Path) -> Iterator[Target]:
             pids=[plane.apiserver_pid, plane.etcd_pid],
             ready_s=time.perf_counter() - started,
         )
-
-
-def _proc_number(pid: int, file: str, key: str) -> int:
-    for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
-        if line.startswith(key):
-            return int(line.split()[1])
-    return 0
