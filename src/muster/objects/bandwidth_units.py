@@ -160,7 +160,8 @@ def _parse_text(text: str, bare_unit_bps: int) -> int:
     power = int(exponent) if exponent else _LARGE_POWERS[(prefix or letter or binary).lower()]
     power = max(min(power, 100), -200) - len(decimals)
     numerator: int = digits * (bare_unit_bps if is_bare else 1) * 10 ** max(power, 0)
-    amount, rest = divmod(numerator, 10 ** max(-power, 0))
+    divisor: int = 10 ** max(-power, 0)
+    amount, rest = divmod(numerator, divisor)
     if rest:
         raise ValueError(f"{_shown(text)} is not a whole number of bits per second; {ACCEPTED}")
     return -amount if sign == "-" else amount
