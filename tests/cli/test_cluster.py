@@ -321,6 +321,40 @@ def test_status_and_version_of_a_real_kubernetes(cluster: Run) -> None:
     assert "server v1." in cluster("version").out
 
 
+EXPLAINED_POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: maybe, namespace: default}
+spec:
+  schedulerName: muster-scheduler
+  nodeSelector: {explained-here: "yes"}
+  tolerations: [{operator: Exists}]
+  containers:
+  - {name: c, image: i, resources: {requests: {cpu: "3"}}}
+"""
+
+
+def test_explain_asks_with_an_object_that_is_gone_afterwards(cluster: Run, replicas: Callable[..., Controller]) -> None:
+    port = free_port()
+    assert cluster("install", "--webhook-url", f"https://127.0.0.1:{port}").code == ExitCode.OK
+    controller = replicas(webhook_port=port)
+    eventually(lambda: controller.is_leading, "the only candidate leads")
+    node = 'apiVersion: v1\nkind: Node\nmetadata: {name: explained-node, labels: {explained-here: "yes"}}\n'
+    assert cluster("apply", "-f", "-", stdin=node).code == ExitCode.OK
+
+    def asked() -> str:
+        found = cluster("explain", "-f", "-", stdin=EXPLAINED_POD)
+        assert found.code == ExitCode.OK, found.err
+        return found.out if "explained-node has 0" in found.out else ""
+
+    said: str = eventually(asked, "the node is known, and too small")
+    assert said.splitlines()[0] == "default/maybe: not schedulable"
+    assert "Impossible: no node could ever hold this: cpu: wants 3, explained-node has 0, 3 short" in said
+    assert cluster("get", "scheduleexplanations", "-A", "-o", "name").out == ""
+    assert cluster("get", "pod", "maybe", "-n", "default").code == ExitCode.NOT_FOUND
+    assert cluster("delete", "node", "explained-node").code == ExitCode.OK
+
+
 def test_uninstall_takes_what_is_ours_and_loses_nothing_unasked(cluster: Run) -> None:
     assert cluster("install", "--replicas", "0").code == ExitCode.OK
     cluster("delete", "validatingwebhookconfigurations,mutatingwebhookconfigurations", "muster")

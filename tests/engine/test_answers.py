@@ -221,12 +221,51 @@ def test_manifests(raw: dict[str, Any], pods: list[str], feasible: bool) -> None
     assert picture(made) == before
 
 
+def test_a_search_that_gives_up_is_not_found_and_not_impossible() -> None:
+    """Spread first, the two small pods leave no node for the large one, although there is a way."""
+    roles = [
+        {"name": name, "replicas": count, "image": "i", "resources": {"requests": {"cpu": cpu}}}
+        for name, count, cpu in (("x", 2, "2"), ("y", 1, "4"))
+    ]
+    made = default_engine(2)
+    (found,) = answers(made, Question(manifest={**JOB, "spec": {"roles": roles}}))
+    assert found.verdict is not None
+    assert found.verdict.reason is Reason.SEARCH_GAVE_UP
+    assert found.verdict.reason.value == "NotFound"
+    assert sum(found.verdict.nodes_by_reason.values()) == 2
+    roles[1]["resources"] = {"requests": {"cpu": "5"}}
+    (never,) = answers(made, Question(manifest={**JOB, "spec": {"roles": roles}}))
+    assert never.verdict is not None
+    assert never.verdict.reason is Reason.IMPOSSIBLE
+
+
+def test_nodes_that_are_kept_for_others_are_counted_too() -> None:
+    made = default_engine(1, cpu="2")
+    made.step([ev.PodSeen(pod("low", cpu="2", node="n0")), ev.PodSeen(pod("high", cpu="2", priority=9))], 1.0)
+    made.step([ev.PodGone("uid-default-low")], 2.0, units_max=0)
+    (found,) = answers(made, Question(manifest=manifest()))
+    assert found.verdict is not None
+    assert found.verdict.reason is Reason.QUEUE_BLOCKED
+    assert found.verdict.nodes_by_reason == {Reason.QUEUE_BLOCKED: 1}
+    assert "default/high" in found.verdict.helps[0]
+    assert found.evaluations[0].nodes[0].refusals[0].reason is Reason.QUEUE_BLOCKED
+
+
 def test_a_party_stays_on_its_own_nodes() -> None:
     made = default_engine(annotations={"muster.dev/bandwidth": "1Gbps"})
     own = node("alice-1", labels={"kuscia.secretflow/namespace": "alice"}, annotations={"muster.dev/bandwidth": "1Gbps"})
     made.step([ev.NodeSeen(own)], 1.0)
     (found,) = answers(made, Question(manifest=KUSCIA_JOB))
     assert found.pods[0].node == "alice-1"
+
+
+def test_an_app_image_says_how_many_pods_share_a_partys_total() -> None:
+    made = default_engine(annotations={"muster.dev/bandwidth": "1Gbps"})
+    container = {"name": "c", "resources": {"requests": {"memory": "1Gi"}}}
+    image = {"spec": {"deployTemplates": [{"role": "host", "replicas": 2, "spec": {"containers": [container]}}]}}
+    (found,) = answers(made, Question(manifest=KUSCIA_JOB), {"app": image}.get)
+    assert [p.pod for p in found.pods] == [f"default/j-{party}-host-{i}" for party in ("alice", "bob") for i in range(2)]
+    assert not any("AppImage" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(

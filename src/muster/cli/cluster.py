@@ -19,6 +19,7 @@ import msgspec
 from muster.cli import manifests
 from muster.cli.endpoints import Endpoint, HealthApp
 from muster.cli.errors import CliError, ExitCode
+from muster.cli.garbage import tune_for_long_runs
 from muster.cli.webhook_ca import Authority, WebhookCa, certificate_names, server_context, shared_authority
 from muster.client.api import ApiClient
 from muster.controllers import cluster_controllers
@@ -155,6 +156,7 @@ class Cluster:
                 log.warning("the webhook certificate could not be checked", error=str(error))
 
     def _start_manager(self, controllers: list[Runnable]) -> None:
+        tune_for_long_runs()
         election = Election(identity=self.identity, name=manifests.LEASE, namespace=self.options.lease_namespace)
         self.manager = Manager(self._store, controllers, clock=self._clock, election=election)
         self._spawn(self.manager.run(), "controllers")

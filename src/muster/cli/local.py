@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,15 @@ from starlette.routing import Route
 from muster import __version__
 from muster.cli.datadir import Claim, ServerRecord, prepare, unwritable
 from muster.cli.errors import CliError
+from muster.cli.garbage import tune_for_long_runs
 from muster.controllers import embedded_controllers
+from muster.controllers.explanations import engine_of
 from muster.controllers.manager import Manager, ManagerHealth
+from muster.engine.machine import Engine
 from muster.objects.status import ApiError, Raw, StorageFull
 from muster.objects.time import Clock, format_time, wall_clock
 from muster.server.config import ServerConfig
+from muster.server.explaining import Explaining
 from muster.server.listener import ListenError
 from muster.server.pki import PkiError
 from muster.server.run import Server
@@ -63,6 +67,7 @@ class Local:
             self.server.extra_routes.append(Route(STATUS_PATH, self._status))
             if "controllers" in self.parts:
                 self.server.checks["controllers"] = self._controllers_check
+                self.server.extra_routes += self._explaining().routes()
             await self._start_server()
             if "controllers" in self.parts:
                 self._start_controllers()
@@ -97,6 +102,7 @@ class Local:
             raise CliError(f"the server could not start: {e.message}") from e
 
     def _start_controllers(self) -> None:
+        tune_for_long_runs()
         self._manager = Manager(
             self.server.store, embedded_controllers(ca_pem=self.server.pki.ca_pem.decode()), clock=self._clock
         )
@@ -131,6 +137,17 @@ class Local:
             claim.release()
 
     # --- what others may ask
+
+    def _explaining(self) -> Explaining:
+        return Explaining(self._engine, lambda: self.server.store.catalog, self._image)
+
+    def _image(self, name: str) -> Mapping[str, Any] | None:
+        return self.server.memory.capacities.image(name)
+
+    def _engine(self) -> Engine | None:
+        """The scheduler's engine, once it decides."""
+        engines = (engine_of(runner) for runner in (self._manager.runners if self._manager is not None else ()))
+        return next((engine for engine in engines if engine is not None), None)
 
     def _controllers_check(self) -> str:
         """For /readyz: every controller runs. One that fails on some object does not make the server unready."""

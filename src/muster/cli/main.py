@@ -33,6 +33,8 @@ ENTRIES = dict(
         _entry("describe", "Show objects in full, with their conditions and events."),
         _entry("apply", "Create or change objects from files."),
         _entry("delete", "Delete objects."),
+        _entry("explain", "Say why work waits, where it is, or where it would go."),
+        _entry("top", "Show what is held and used."),
         _entry("node", "Set what a node has: its network bandwidth."),
         _entry(
             "api-resources",

@@ -79,7 +79,11 @@ _SCHEDULER_RULES = (
     # A list or watch for one name only is allowed by a rule on that name.
     Rule("", ("configmaps",), ("get", "list", "watch", "patch"), "the scheduler's configuration", ("muster-scheduler",)),
 )
-CONTROLLER_RULES: dict[str, tuple[Rule, ...]] = {"scheduler": _SCHEDULER_RULES}
+_EXPLANATION_RULES = (
+    Rule("scheduling.koordinator.sh", ("scheduleexplanations",), (*READ, "delete"), "questions; old answers are deleted"),
+    Rule("scheduling.koordinator.sh", ("scheduleexplanations/status",), ("patch",), "answers"),
+)
+CONTROLLER_RULES: dict[str, tuple[Rule, ...]] = {"scheduler": _SCHEDULER_RULES, "explanations": _EXPLANATION_RULES}
 """What each controller of a real cluster needs beyond `BASE_RULES`, by its name. A test sees that none is forgotten."""
 NAMESPACE_RULES = (
     Rule("coordination.k8s.io", ("leases",), ("get", "update"), "leader election", (LEASE,)),

@@ -125,13 +125,21 @@ class ApiClient(ObjectClient):
     # --- pods -----------------------------------------------------------------------------------------------------------------
 
     async def bind(
-        self, pod: str, namespace: str, node: str, *, uid: str = "", annotations: Mapping[str, str] | None = None
+        self,
+        pod: str,
+        namespace: str,
+        node: str,
+        *,
+        uid: str = "",
+        annotations: Mapping[str, str] | None = None,
+        is_followed: bool = False,
     ) -> None:
         """Set spec.nodeName once. Conflict when the pod is bound, deleting, or has another uid.
 
         When the answer to an attempt is lost, the attempt is repeated, and a pod that is bound to `node` by then is a success.
+        `is_followed`: the caller follows pods by a watch, so on servers that do not check the uid no read is spent on that.
         """
-        if uid and not await self._binding_checks_uid():
+        if uid and not is_followed and not await self._binding_checks_uid():
             await self._require_uid(pod, namespace, uid)
         request = Request(
             method="POST",

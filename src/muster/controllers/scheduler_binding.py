@@ -196,9 +196,6 @@ class Binder:
                 plain.append(job)
         if not plain:
             return
-        if len(plain) == 1:
-            await self._settle(plain[0], await self._call(self._bind_one, plain[0].pod))
-            return
         for job, error in zip(plain, await self._bind_many([job.pod for job in plain]), strict=True):
             if error is None:
                 self._finish(job, _BOUND)
@@ -210,6 +207,11 @@ class Binder:
             return await self._store.bind_many([_binding(pod) for pod in pods])
         except ApiError as error:
             return [error] * len(pods)
+        except Exception as error:
+            if is_cancelled():
+                raise
+            log.exception("binding %d pods, the first of them %s/%s", len(pods), pods[0].namespace, pods[0].name)
+            return [Invalid(f"{type(error).__name__}: {error}")] * len(pods)
 
     async def _bind_one(self, pod: PlacedPod) -> None:
         annotations = None if pod.labels else pod.annotations or None

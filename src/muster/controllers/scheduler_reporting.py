@@ -48,7 +48,7 @@ WAITING_CONDITION = "muster.dev/Waiting"
 SCHEDULED_CONDITION = "PodScheduled"
 COMPONENT = "muster-scheduler"
 
-_WORKERS = 4
+_WORKERS = 16
 _SHARE = 9.0
 """While bindings are under way, a worker rests for so many times as long as it wrote."""
 _ANNOUNCED_MAX = 100_000

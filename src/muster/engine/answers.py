@@ -32,6 +32,7 @@ from muster.engine.resources import requests_of
 from muster.engine.shapes import Shape
 from muster.engine.state import State
 from muster.engine.units import Group, Unit
+from muster.objects.bandwidth_demands import FindImage
 from muster.objects.labels import KusciaLabel
 from muster.objects.reasons import Reason, Shortfall, Verdict
 
@@ -44,16 +45,16 @@ class UnknownWork(LookupError):
     """Nothing here has that name."""
 
 
-def answers(engine: Engine, question: Question) -> list[Answer]:
+def answers(engine: Engine, question: Question, find_image: FindImage = lambda name: None) -> list[Answer]:
     """One answer for each unit that the question is about. UnknownWork when there is none, ManifestError when the manifest
-    can't be read."""
+    can't be read. `find_image` finds the AppImages that manifests of Kuscia's kinds name."""
     if question.manifest is not None:
-        return [_Asking(engine, question).hypothetical(work) for work in _works(engine, question)]
+        return [_Asking(engine, question).hypothetical(work) for work in _works(engine, question, find_image)]
     units = _found(engine, question.key)
     return [_Asking(engine, question).about(unit, pods) for unit, pods in units[:UNITS_MAX]]
 
 
-def _works(engine: Engine, question: Question) -> list[Work]:
+def _works(engine: Engine, question: Question, find_image: FindImage) -> list[Work]:
     assert question.manifest is not None
     columns = engine.state.nodes
 
@@ -63,7 +64,8 @@ def _works(engine: Engine, question: Question) -> list[Work]:
                 return {label: party}
         return {}
 
-    return works_of(question.manifest, question.namespace, selector_of=selector_of)[:UNITS_MAX]
+    found = works_of(question.manifest, question.namespace, find_image=find_image, selector_of=selector_of)
+    return found[:UNITS_MAX]
 
 
 def _found(engine: Engine, key: str) -> list[tuple[str, list[PodRecord]]]:

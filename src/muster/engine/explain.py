@@ -27,7 +27,7 @@ from muster.objects.reasons import Reason, Shortfall, Verdict, format_amount, sh
 
 MESSAGE_LEN_MAX = 1_000
 _CODES_SHOWN_MAX = 4
-_CLEARED_MAX = 3
+_CLEARED_MAX = 2
 """On so many of the nearest nodes it is worked out who would have to end."""
 _PASSING = frozenset({Reason.NODE_UNSCHEDULABLE, Reason.NODE_NOT_READY})
 """What a node is for a while: it will do again by itself, or with one command."""

@@ -17,7 +17,7 @@ from muster.engine.blocks import NodeBlock, PodBlock
 from muster.engine.columns import Array, Mask
 from muster.engine.counting import largest_fitting
 from muster.engine.node_selectors import HARD_EFFECTS, intolerable, node_labels_mask
-from muster.engine.plugin import Plugin, overrides
+from muster.engine.plugin import Plugin
 from muster.engine.pods import PodRecord
 from muster.engine.resources import PODS
 from muster.engine.shapes import NOTHING_ASKED
@@ -73,20 +73,12 @@ def verdicts_at(
                 continue
             code, figures = plugin.explain(block, one)
             if reason is None:
-                reason, name = _code_at(plugin, code, block, one), plugin.name
+                reason, name = code, plugin.name
             shortfalls += (msgspec.structs.replace(figure, holders=()) if figure.holders else figure for figure in figures)
         if reason is not None:
             subject = nodes.columns.names[slot]
             found.append(Verdict(reason=reason, subject=subject, plugin=name, shortfalls=tuple(shortfalls)))
     return tuple(found)
-
-
-def _code_at(plugin: Plugin, code: Reason, block: PodBlock, one: NodeBlock) -> Reason:
-    """The same code as in the counts of nodes by reason."""
-    for reason, mask in plugin.reasons(block, one) if overrides(plugin, "reasons") else ():
-        if np.atleast_1d(mask).any() and reason is not plugin.reason:
-            return reason
-    return code
 
 
 def picked(nodes: NodeBlock, slots: Array) -> NodeBlock:

@@ -215,6 +215,7 @@ class App:
     async def _route(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
         """Everything that is no resource. Starlette answers; what passes by is noted and stamped."""
         scope["muster.actor"] = exchange.actor
+        scope["muster.authorizer"] = self._authorizer
 
         async def stamped(message: dict[str, Any]) -> None:
             if message["type"] == "http.response.start":

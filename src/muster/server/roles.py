@@ -47,6 +47,8 @@ def default_roles(catalog: Catalog) -> list[Raw]:
             [
                 _rule(["authorization.k8s.io"], ["selfsubjectaccessreviews", "selfsubjectrulesreviews"], ["create"]),
                 _rule(["authentication.k8s.io"], ["selfsubjectreviews"], ["create"]),
+                # What is asked about is checked there, against the work itself.
+                {"nonResourceURLs": ["/muster/v1/explain", "/muster/v1/explain/*"], "verbs": ["get", "post"]},
             ],
         ),
         _role("system:discovery", [{"nonResourceURLs": _DISCOVERY, "verbs": ["get", "head"]}]),

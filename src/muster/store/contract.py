@@ -159,7 +159,8 @@ class Store(Protocol):
     async def bind_many(self, bindings: Sequence[Binding]) -> Sequence[ApiError | None]:
         """Each as by `bind`, independent of the others: why it was refused, or None, in their order.
 
-        Returns when all have their answer. The embedded store makes one commit of them, at a fraction of the cost.
+        Returns when all have their answer. The embedded store makes one commit of them, at a fraction of the cost. On servers
+        before Kubernetes 1.23 the uid is not checked here: the caller follows the pods.
         """
         ...
 

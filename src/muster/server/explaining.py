@@ -1,0 +1,140 @@
+"""Muster's own API for questions about scheduling: `/muster/v1/explain`.
+
+    GET  /muster/v1/explain/{kind}/{namespace}/{name}    why work waits, or where it is
+    POST /muster/v1/explain                              the same by `{"key": "Kind/namespace/name"}`, or a manifest: itself, or
+                                                         as `{"manifest": ..., "namespace": ...}`
+
+`?nodes=N` shows so many nodes one by one. The answer is `{"items": [...]}`, one item for each unit.
+
+Everybody who is authenticated may knock (role `system:basic-user`); then it takes `get` on the work that is asked about, or
+`create` on scheduleexplanations in the namespace for a manifest. Nothing is stored.
+
+Concurrency: on the event loop that the scheduler also uses, between two of its steps. A body is at most BODY_BYTES_MAX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from muster.engine.answer_values import NODES_MAX, NODES_SHOWN, Question, to_raw
+from muster.engine.answers import UnknownWork, answers
+from muster.engine.hypothetical import ManifestError
+from muster.engine.machine import Engine
+from muster.objects.bandwidth_demands import FindImage
+from muster.objects.catalog import Catalog
+from muster.objects.status import BadRequest, Cause, Invalid, NotFound, RequestEntityTooLarge, ServiceUnavailable
+from muster.server.authorization import Authorizer, forbidden
+from muster.server.rbac import Attributes
+from muster.store.embedded.admission import Actor
+
+PATH: Final = "/muster/v1/explain"
+BODY_BYTES_MAX: Final = 512 * 1024
+_GROUP, _KINDS = "scheduling.koordinator.sh", "scheduleexplanations"
+
+
+class Explaining:
+    """`engine` gives the scheduler's engine, None while it does not run; `catalog` the kinds that are served; `find_image` the
+    AppImages that manifests name."""
+
+    def __init__(
+        self,
+        engine: Callable[[], Engine | None],
+        catalog: Callable[[], Catalog],
+        find_image: FindImage = lambda name: None,
+    ) -> None:
+        self._engine = engine
+        self._catalog = catalog
+        self._find_image = find_image
+
+    def routes(self) -> list[BaseRoute]:
+        return [
+            Route(PATH, self._post, methods=["POST"]),
+            Route(PATH + "/{kind}/{namespace}/{name}", self._get, methods=["GET"]),
+        ]
+
+    async def _get(self, request: Request) -> Response:
+        kind, namespace, name = (request.path_params[part] for part in ("kind", "namespace", "name"))
+        return self._answer(self._by_key(request, kind, namespace, name))
+
+    async def _post(self, request: Request) -> Response:
+        body = _object(await _read(request))
+        key = body.get("key")
+        if key is not None:
+            words = key.split("/") if isinstance(key, str) else []
+            if len(words) == 2:
+                words = ["Pod", *words]
+            if len(words) != 3 or not all(words):
+                raise BadRequest(f"key: {key!r:.200} is not of the form KIND/NAMESPACE/NAME")
+            return self._answer(self._by_key(request, *words))
+        manifest = body.get("manifest", body)
+        if not isinstance(manifest, dict):
+            raise BadRequest("manifest: must be an object, as in a YAML file")
+        metadata = manifest.get("metadata")
+        named = metadata.get("namespace") if isinstance(metadata, dict) else None
+        namespace = str(named or body.get("namespace") or "default")
+        profile = body.get("profile") if manifest is not body else None
+        _require(request, Attributes(verb="create", group=_GROUP, resource=_KINDS, namespace=namespace))
+        question = Question(manifest=manifest, namespace=namespace, profile=str(profile or ""), nodes_max=_nodes(request))
+        return self._answer(question)
+
+    def _by_key(self, request: Request, kind: str, namespace: str, name: str) -> Question:
+        resource = self._catalog().find(kind)
+        if resource is None or not resource.namespaced:
+            raise NotFound(f"no kind {kind!r:.100} here that has pods; see muster api-resources")
+        asked = Attributes(verb="get", group=resource.group, resource=resource.plural, namespace=namespace, name=name)
+        _require(request, asked)
+        return Question(key=f"{resource.kind}/{namespace}/{name}", nodes_max=_nodes(request))
+
+    def _answer(self, question: Question) -> Response:
+        engine = self._engine()
+        if engine is None:
+            raise ServiceUnavailable("the scheduler does not run here, or not yet; try again", retry_after_s=1)
+        try:
+            found = answers(engine, question, self._find_image)
+        except UnknownWork as error:
+            raise NotFound(str(error)) from None
+        except ManifestError as error:
+            raise Invalid(f"the manifest can't be tried: {error}", causes=[Cause(field="", message=str(error))]) from None
+        return Response(msgspec.json.encode({"items": [to_raw(one) for one in found]}), media_type="application/json")
+
+
+def _require(request: Request, asked: Attributes) -> None:
+    """Forbidden unless whoever asks may do this."""
+    actor: Actor = request.scope["muster.actor"]
+    authorizer: Authorizer = request.scope["muster.authorizer"]
+    if not authorizer.decide(actor.user, actor.groups, asked).allowed:
+        raise forbidden(actor.user, asked)
+
+
+def _nodes(request: Request) -> int:
+    text = request.query_params.get("nodes", str(NODES_SHOWN))
+    if not text.isascii() or not text.isdecimal() or int(text[:9]) > NODES_MAX:
+        raise BadRequest(f"nodes: {text!r:.50} is not a whole number from 0 to {NODES_MAX}")
+    return int(text)
+
+
+async def _read(request: Request) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > BODY_BYTES_MAX:
+            raise RequestEntityTooLarge(f"the body is larger than {BODY_BYTES_MAX} bytes; ask about less at once")
+        parts.append(chunk)
+    return b"".join(parts)
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(body)
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"the body is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise BadRequest("the body must be a JSON object: a manifest, or {'key': 'KIND/NAMESPACE/NAME'}")
+    return found
