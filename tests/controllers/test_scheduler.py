@@ -50,6 +50,37 @@ async def test_pods_are_bound_within_capacity() -> None:
 
 
 @virtual
+async def test_a_claim_that_waits_for_its_first_consumer_is_told_the_node() -> None:
+    """Before the pod is bound, so that its volume is made where the pod goes."""
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "data", "namespace": "default"},
+        "spec": {
+            "storageClassName": "late",
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    }
+    late = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": "late"},
+        "provisioner": "example.com/disks",
+        "volumeBindingMode": "WaitForFirstConsumer",
+    }
+    wants = pod("p")
+    wants["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    async with memory_store() as store, scheduling(store):
+        await create(store, node("n1", "2"), late, claim, wants)
+        await settle()
+        assert (await places(store))["p"] == "n1"
+        claims = await store.resource("", "PersistentVolumeClaim")
+        stored = await store.get(claims, "data", "default")
+        assert stored["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] == "n1"
+
+
+@virtual
 async def test_what_waits_says_why_and_takes_it_back() -> None:
     async with memory_store() as store, scheduling(store):
         await create(store, node("n1", "2"), pod("big", "3"))

@@ -76,6 +76,7 @@ _SCHEDULER_RULES = (
     Rule("", ("pods",), ("patch", "delete"), "what plugins add to a pod; victims that violate their budget"),
     Rule("", ("pods/status",), ("patch",), "why a pod waits, and its nominated node"),
     Rule("", ("pods/eviction",), ("create",), "preemption"),
+    Rule("", ("persistentvolumeclaims",), ("patch",), "tells a claim that waits for its first consumer the node"),
     # A list or watch for one name only is allowed by a rule on that name.
     Rule("", ("configmaps",), ("get", "list", "watch", "patch"), "the scheduler's configuration", ("muster-scheduler",)),
 )

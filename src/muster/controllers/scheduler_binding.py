@@ -19,6 +19,7 @@ among each other; the store takes the first.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -27,6 +28,7 @@ import msgspec
 from prometheus_client import Counter, Gauge, Histogram
 
 from muster.engine.decisions import PlacedPod
+from muster.engine.volumes import SELECTED_NODE
 from muster.objects.meta import is_deleting, uid_of
 from muster.objects.resources import Resource
 from muster.objects.status import (
@@ -108,13 +110,16 @@ class Binder:
         *,
         has_node: Callable[[str], bool],
         custom: Mapping[str, CustomBinder] | None = None,
+        claims: Callable[[str], Sequence[str]] | None = None,
     ) -> None:
+        """`claims` names, by a pod's uid, the volume claims that wait to be told the node, so that their volumes are made."""
         self.failing: dict[str, str] = {}
         """Pods (namespace/name) whose binding does not come to an end, with why."""
         self._store = store
         self._limits = limits
         self._has_node = has_node
         self._custom = custom or {}
+        self._claims_of = claims or (lambda uid: ())
         self._queue: OrderedDict[str, Job] = OrderedDict()
         """By the pod's uid; a pod is decided about once at a time."""
         self._is_stopping = False
@@ -190,7 +195,7 @@ class Binder:
         for job in batch:
             if not self._has_node(job.pod.node):
                 await self._leave_node(job)
-            elif job.pod.binder or job.pod.labels:
+            elif job.pod.binder or job.pod.labels or self._claims_of(job.pod.uid):
                 await self._settle(job, await self._bind_specially(job))
             else:
                 plain.append(job)
@@ -221,12 +226,21 @@ class Binder:
         pod = job.pod
         if pod.binder and pod.binder not in self._custom:
             return Invalid(f"{pod.namespace}/{pod.name}: plugin {pod.binder} has registered no binder with the scheduler")
+        for claim in self._claims_of(pod.uid):
+            error = await self._call(functools.partial(self._select_node, claim), pod)
+            if error is not None:
+                return error
         if pod.labels and not job.is_labelled:
             error = await self._call(self._label, pod)
             if error is not None:
                 return error
             job.is_labelled = True
         return await self._call(self._custom[pod.binder] if pod.binder else self._bind_one, pod)
+
+    async def _select_node(self, claim: str, pod: PlacedPod) -> None:
+        """Have the claim's volume made where the pod will be. The pod is bound without waiting for it."""
+        body: Raw = {"metadata": {"annotations": {SELECTED_NODE: pod.node}}}
+        await self._store.patch(await self._store.resource("", "PersistentVolumeClaim"), claim, body, pod.namespace)
 
     async def _label(self, pod: PlacedPod) -> None:
         """One patch with all that was decided about the pod; the binding then only binds."""

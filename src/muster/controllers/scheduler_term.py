@@ -26,6 +26,7 @@ from muster.engine import events as ev
 from muster.engine.decisions import AnyDecision, Evict, Hold, Park, Place, Release
 from muster.engine.facts import PodFacts
 from muster.engine.machine import Engine
+from muster.engine.volumes import claims_to_provision
 from muster.objects.status import ApiError
 from muster.objects.time import Clock
 from muster.store.backoff import Backoff, is_cancelled
@@ -81,6 +82,7 @@ class Term:
             TOGETHER if store.is_atomic else ONE_BY_ONE,
             has_node=lambda node: ObjectKey("", node) in self._nodes,
             custom=scheduler.binders,
+            claims=self._claims_to_provision,
         )
         self.plans = Plans(
             store,
@@ -309,6 +311,13 @@ class Term:
         self.feed.put(ev.EvictFailed(uid, why))
 
     # -- looking things up -----------------------------------------------------------------------------------------------
+
+    def _claims_to_provision(self, uid: str) -> Sequence[str]:
+        state = self.engine.state
+        pod = state.pods.get(uid)
+        if pod is None or not pod.facts.spec.volumes:
+            return ()
+        return [name for _, name in claims_to_provision(pod.facts, state.claims, state.storage_classes)]
 
     def _profile_of(self, uid: str) -> str:
         pod = self.engine.state.pods.get(uid)

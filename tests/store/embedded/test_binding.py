@@ -41,7 +41,7 @@ class _Never(QuickBinder):
         return None
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     setup=st.fixed_dictionaries(
         {
