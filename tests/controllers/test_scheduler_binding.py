@@ -151,6 +151,26 @@ async def test_a_plugin_may_bind_in_its_own_way() -> None:
             assert released["count"] < 6
 
 
+class Signing(Own):
+    """Brings its own binder along, as a plugin from another package does."""
+
+    name = "Signing"
+
+    async def binder(self, store: Store, placed: PlacedPod) -> None:
+        notes = {"bound-by": self.name}
+        await store.bind(placed.name, placed.namespace, placed.node, uid=placed.uid, annotations=notes)
+
+
+@virtual
+async def test_a_plugin_brings_its_own_binder() -> None:
+    async with memory_store() as store, scheduling(store, Scheduler(engine=lambda: engine_of(Signing()))):
+        await create(store, node("n1"), pod("a"))
+        await asyncio.sleep(5)
+        [bound] = await objects(store, "Pod")
+        assert bound["spec"]["nodeName"] == "n1"
+        assert bound["metadata"]["annotations"] == {"bound-by": "Signing"}
+
+
 @virtual
 async def test_a_backlog_that_can_not_be_placed_is_told_once() -> None:
     async with memory_store() as store, scheduling(store):

@@ -16,8 +16,12 @@ from muster.engine.configuration import default_configuration
 from muster.engine.decisions import Place, encode
 from muster.engine.hypothetical import ManifestError
 from muster.engine.machine import Engine
+from muster.engine.plugin import Plugin
+from muster.engine.plugins.fit import Fit
+from muster.engine.pods import PodRecord
+from muster.engine.profile import Profile
 from muster.engine.registry import discover
-from muster.objects.reasons import Reason
+from muster.objects.reasons import Reason, Verdict
 from tests.engine.building import PROFILE, node, pod
 from tests.engine.test_machine import gang
 
@@ -70,6 +74,22 @@ def test_hypothetical_work_goes_where_real_work_would() -> None:
     assert [n.node for n in nodes] == ["n1", "n2", "n0"]
     for one in nodes:
         assert sum(part.weight * part.score for part in one.scores) == one.score, one
+
+
+class _Devices(Plugin):
+    name = "Devices"
+
+    def dry_allocate(self, pod: PodRecord, node: str) -> dict[str, object] | Verdict:
+        return Verdict(reason=Reason.DEVICE_INSUFFICIENT, message="none free") if node == "n0" else {"gpu": [1]}
+
+
+def test_what_plugins_would_give_is_shown_and_not_given() -> None:
+    made = Engine([Profile(PROFILE, [Fit(), _Devices()])])
+    made.step([ev.NodeSeen(node(f"n{i}")) for i in range(2)], 0.0)
+    (answer,) = answers(made, Question(manifest=manifest()))
+    shown = {one.node: one for one in answer.evaluations[0].nodes}
+    assert shown["n1"].allocations == {"Devices": {"gpu": [1]}}
+    assert [v.reason for v in shown["n0"].refusals] == [Reason.DEVICE_INSUFFICIENT]
 
 
 def test_waiting_work_has_each_node_with_what_it_lacks() -> None:

@@ -118,7 +118,7 @@ class Binder:
         self._store = store
         self._limits = limits
         self._has_node = has_node
-        self._custom = custom or {}
+        self._custom = {} if custom is None else custom
         self._claims_of = claims or (lambda uid: ())
         self._queue: OrderedDict[str, Job] = OrderedDict()
         """By the pod's uid; a pod is decided about once at a time."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections import Counter as Tally
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ import msgspec
 from prometheus_client import Counter, Gauge, Histogram
 
 from muster.controllers.scheduler import Scheduler
-from muster.controllers.scheduler_binding import ONE_BY_ONE, TOGETHER, Binder, Job, Outcome
+from muster.controllers.scheduler_binding import ONE_BY_ONE, TOGETHER, Binder, CustomBinder, Job, Outcome
 from muster.controllers.scheduler_evicting import Evictor
 from muster.controllers.scheduler_feed import NODES, PODS, Feed, Kind, count, open_informer
 from muster.controllers.scheduler_plans import Plan, Plans, Resumed, partly_bound, resumed
@@ -26,6 +27,7 @@ from muster.engine import events as ev
 from muster.engine.decisions import AnyDecision, Evict, Hold, Park, Place, Release
 from muster.engine.facts import PodFacts
 from muster.engine.machine import Engine
+from muster.engine.plugin import overrides
 from muster.engine.volumes import claims_to_provision
 from muster.objects.status import ApiError
 from muster.objects.time import Clock
@@ -48,6 +50,8 @@ STEP_S = Histogram(
 EVENTS_PENDING = Gauge("muster_scheduler_events_pending", "Events that wait for the engine.")
 
 _BACKOFF = Backoff(base_s=1.0, max_s=60.0)
+_LATE_S = 0.01
+"""Between two looks at a time that has passed: a plugin that names the same one again must not keep everyone busy."""
 _STOP_S = 10.0
 """How long a run that failed lets bindings under way come to an end, before another run begins."""
 
@@ -73,6 +77,10 @@ class Term:
         self._woken = asyncio.Event()
         self._pods, self._nodes = informers[PODS].cache, informers[NODES].cache
         self._shadows = _shadows(self.engine)
+        self._store = store
+        self._given_binders = scheduler.binders
+        self._binders: dict[str, CustomBinder] = {}
+        self._look_up_profiles()
         self._failures: dict[str, int] = {}
         """Bindings of a waiting pod that failed in a row, by uid."""
         self._timers: set[asyncio.TimerHandle] = set()
@@ -81,7 +89,7 @@ class Term:
             store,
             TOGETHER if store.is_atomic else ONE_BY_ONE,
             has_node=lambda node: ObjectKey("", node) in self._nodes,
-            custom=scheduler.binders,
+            custom=self._binders,
             claims=self._claims_to_provision,
         )
         self.plans = Plans(
@@ -106,7 +114,8 @@ class Term:
 
     @property
     def failing(self) -> Mapping[ObjectKey, str]:
-        return {ObjectKey("", key): why for part in (self.binder, self.plans) for key, why in part.failing.items()}
+        parts = (self.binder.failing, self.plans.failing, self.engine.state.faults)
+        return {ObjectKey("", key): why for part in parts for key, why in part.items()}
 
     @property
     def is_idle(self) -> bool:
@@ -191,7 +200,7 @@ class Term:
             await self._woken.wait()
             return
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(deadline - self._clock(), 0.0)):
+            async with asyncio.timeout(max(deadline - self._clock(), _LATE_S)):
                 await self._woken.wait()
 
     def _step(self, events: Sequence[ev.AnyEvent], *, units_max: int) -> None:
@@ -216,10 +225,17 @@ class Term:
                 self._failures.pop(event.uid, None)
             elif isinstance(event, ev.Configured):
                 # Read by the engine in this very step; whether it changed what is in shadow is looked up after it.
-                asyncio.get_running_loop().call_soon(self._look_up_shadows)
+                asyncio.get_running_loop().call_soon(self._look_up_profiles)
 
-    def _look_up_shadows(self) -> None:
+    def _look_up_profiles(self) -> None:
+        """Which profiles bind nothing, and which plugins bind in their own way."""
         self._shadows = _shadows(self.engine)
+        plugins = {plugin.name: plugin for profile in self.engine.profiles.values() for plugin in profile.plugins}
+        self._binders.clear()
+        for name, plugin in plugins.items():
+            if overrides(plugin, "binder"):
+                self._binders[name] = functools.partial(plugin.binder, self._store)
+        self._binders.update(self._given_binders)
 
     async def _look_for(self, hub: InformerHub, missing: list[Kind]) -> None:
         """Kinds whose definitions are installed later are taken up then."""

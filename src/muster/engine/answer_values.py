@@ -55,6 +55,8 @@ class NodeAnswer(_Value, frozen=True):
     score: int = 0
     scores: tuple[PluginScore, ...] = ()
     refusals: tuple[Verdict, ...] = ()
+    allocations: Mapping[str, Mapping[str, Any]] = msgspec.field(default_factory=dict)
+    """By plugin: what exactly the pod would get there (`dry_allocate`): devices, cores and the like."""
 
 
 class RefusedNodes(_Value, frozen=True):

@@ -5,6 +5,10 @@ Pure and for reading; the figures are worked out anew, and are those that a deci
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
 import numpy as np
 
 from muster.engine import hints
@@ -33,7 +37,7 @@ def evaluate_nodes(pod: PodRecord, evaluator: Evaluator, nodes_max: int) -> Eval
     by_score = np.flatnonzero(feasible)
     by_score = by_score[np.lexsort((by_score, -total[by_score]))][:count]
     scores = _scores(asked, feasible, evaluator)
-    shown = [_feasible(slot, total, scores, asked) for slot in by_score.tolist()]
+    shown = [_allocated(_feasible(slot, total, scores, asked), pod, evaluator) for slot in by_score.tolist()]
     left = count - len(shown)
     if left > 0 and not feasible.all():
         among = asked.allowed & ~feasible
@@ -64,6 +68,19 @@ def _feasible(slot: int, total: Array, scores: list[tuple[Plugin, int, Array]], 
     return NodeAnswer(asked.nodes.columns.names[slot], feasible=True, score=int(total[slot]), scores=parts)
 
 
+def _allocated(answer: NodeAnswer, pod: PodRecord, evaluator: Evaluator) -> NodeAnswer:
+    """With what the plugins would give the pod there, without giving it; a plugin that can't is a refusal after all."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for plugin in evaluator.profile.plugins:
+        if overrides(plugin, "dry_allocate"):
+            given = guarded(plugin, "dry_allocate", pod, answer.node)
+            if isinstance(given, Verdict):
+                return NodeAnswer(answer.node, refusals=(msgspec.structs.replace(given, plugin=plugin.name),))
+            if given:
+                found[plugin.name] = given
+    return msgspec.structs.replace(answer, allocations=found) if found else answer
+
+
 def _refused(slot: int, asked: Asked, evaluator: Evaluator) -> NodeAnswer:
     """Every filter that refuses the node, not just the first."""
     one = hints.picked(asked.nodes, np.array([slot]))
@@ -71,7 +88,7 @@ def _refused(slot: int, asked: Asked, evaluator: Evaluator) -> NodeAnswer:
     found: list[Verdict] = []
     for plugin in asked.plugins:
         if not evaluator.ask.filtered(plugin, asked.block, one)[0]:
-            reason, shortfalls = plugin.explain(asked.block, one)
+            reason, shortfalls = guarded(plugin, "explain", asked.block, one)
             found.append(Verdict(reason=reason, plugin=plugin.name, shortfalls=tuple(shortfalls)))
     if not found:
         found.append(Verdict(reason=Reason.QUEUE_BLOCKED, message="kept for work that room was made for"))
@@ -85,7 +102,7 @@ def _grouped(asked: Asked, feasible: Mask) -> tuple[RefusedNodes, ...]:
     for plugin, mask in asked.refusals:
         slots = np.flatnonzero(mask)
         left = left & ~mask
-        for reason, part in plugin.reasons(asked.block, hints.picked(asked.nodes, slots)):
+        for reason, part in guarded(plugin, "reasons", asked.block, hints.picked(asked.nodes, slots)):
             chosen = slots[np.atleast_1d(part)] if np.ndim(part) else slots
             if len(chosen):
                 shown = tuple(names[slot] for slot in chosen[:NAMES_MAX].tolist())

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import msgspec
 import numpy as np
@@ -99,6 +99,23 @@ class Nomination(msgspec.Struct, frozen=True):
     """For a unit of several pods: where room is made for each that needs it (uid and node), the asked one included."""
 
 
+class PostFilterHelper(Protocol):
+    """What a plugin that makes room may ask of the profile that it is part of. `evaluate.Evaluator` is one."""
+
+    @property
+    def nominations(self) -> Mapping[str, tuple[str, PodRecord]]:
+        """By uid: waiting pods that room was made for, each with its node."""
+
+    def block(self, pod: PodRecord) -> PodBlock:
+        """The pod as plugins see it."""
+
+    def static_mask(self, pods: PodBlock) -> Mask:
+        """True where the NODE filters agree."""
+
+    def feasible_without(self, pods: PodBlock, slot: int, victims: Sequence[PodRecord]) -> bool:
+        """Whether every filter would agree with `victims` gone."""
+
+
 class Plugin:
     """Base of all plugins. None of the methods below `observe` is called unless it is overridden."""
 
@@ -119,6 +136,8 @@ class Plugin:
 
     state: State
     """Set by `attach`; for reading."""
+    helper: PostFilterHelper | None = None
+    """Set by whoever runs the profile, for plugins with a `post_filter`, before it is asked."""
 
     def __init__(self, args: Any = None) -> None:
         self.args: Any = self.Args() if args is None else args
@@ -238,8 +257,13 @@ class Plugin:
     def pre_bind(self, pod: PodRecord, node: str) -> Patch | None: ...
 
     def bind(self, pod: PodRecord, node: str) -> bool:
-        """True when this plugin's own binder (`PlacedPod.binder`, registered with the shell) binds the pod."""
+        """True when this plugin's own `binder` binds the pod instead of the `binding` subresource."""
         return False
+
+    async def binder(self, store: Any, placed: Any) -> None:
+        """The plugin's own way to bind a `PlacedPod`, for pods for which its `bind` says True. The shell calls this with its
+        store; the engine never does. Raises ApiError when it could not; must be safe to repeat."""
+        raise NotImplementedError
 
     def post_bind(self, pod: PodRecord, node: str) -> None:
         """The pod is bound."""
