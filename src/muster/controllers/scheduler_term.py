@@ -15,12 +15,13 @@ from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 
 from muster.controllers.scheduler import Scheduler
 from muster.controllers.scheduler_binding import ONE_BY_ONE, TOGETHER, Binder, CustomBinder, Job, Outcome
 from muster.controllers.scheduler_evicting import Evictor
 from muster.controllers.scheduler_feed import NODES, PODS, Feed, Kind, count, open_informer
+from muster.controllers.scheduler_metrics import BANDWIDTH
 from muster.controllers.scheduler_plans import Plan, Plans, Resumed, partly_bound, resumed
 from muster.controllers.scheduler_reporting import Board
 from muster.engine import events as ev
@@ -47,6 +48,7 @@ STEP_S = Histogram(
     "Time of one step of the engine: events taken in and units tried.",
     buckets=(0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0),
 )
+REGISTRY.register(BANDWIDTH)
 EVENTS_PENDING = Gauge("muster_scheduler_events_pending", "Events that wait for the engine.")
 
 _BACKOFF = Backoff(base_s=1.0, max_s=60.0)
@@ -125,6 +127,7 @@ class Term:
 
     async def recover(self) -> None:
         """Fill the engine from the caches, and take up the plans that were left."""
+        BANDWIDTH.engine = self.engine
         placements = await self.plans.found()
         initial = self.feed.follow(self._informers)
         # Nothing is decided while it is incomplete.
@@ -174,6 +177,7 @@ class Term:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def close(self) -> None:
+        BANDWIDTH.engine = None
         for timer in self._timers:
             timer.cancel()
         self.feed.close()
