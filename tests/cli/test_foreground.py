@@ -3,11 +3,12 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from muster.cli.errors import ExitCode, UsageError
-from muster.cli.foreground import is_loopback, parse_listen, parse_without
+from muster.cli.errors import CliError, ExitCode, UsageError
+from muster.cli.foreground import is_loopback, parse_listen, parse_without, read_scheduler_config
 from muster.cli.parts import said
 
 HANGS = """
@@ -109,3 +110,27 @@ def test_parse_without() -> None:
 def test_parts_are_said_plainly() -> None:
     assert said(["server", "controllers"], []) == "running: server, controllers; not in this release yet: agent, dashboard"
     assert said(["server"], ["controllers", "agent", "dashboard"]) == "running: server; left out: controllers, agent, dashboard"
+
+
+def test_the_schedulers_file_is_taken_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("apiVersion: muster.dev/v1alpha1\nkind: KubeSchedulerConfiguration\n")
+    assert read_scheduler_config(file) == file.read_text()
+    assert read_scheduler_config(None) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "needles"),
+    [
+        pytest.param(None, ["No such file", "name a file that can be read"], id="not there"),
+        pytest.param(b"\xff\xfe", ["not text in UTF-8"], id="no text"),
+        pytest.param(b"kind: Pod\nprofile: 1\n", ["apiVersion", "kind: ", "profile: "], id="every error is named"),
+    ],
+)
+def test_a_wrong_file_of_the_scheduler_stops_the_start(content: bytes | None, needles: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(CliError) as refused:
+        read_scheduler_config(file)
+    assert all(needle in str(refused.value) for needle in [f"--scheduler-config {file}: ", *needles])

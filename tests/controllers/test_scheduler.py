@@ -425,6 +425,7 @@ async def test_profiles_come_from_the_config_map() -> None:
         await settle()
         live = await store.get(maps, PROFILE, "kube-system")
         assert "Refused" in live["metadata"]["annotations"]["muster.dev/config-status"]
+        assert live["metadata"]["annotations"]["muster.dev/config-accepted"] == text
         assert runner.state == "running"
         await create(store, pod("c", scheduler="mine"))
         await settle()

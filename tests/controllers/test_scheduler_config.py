@@ -213,9 +213,32 @@ def test_in_force_is_always_the_last_that_was_good(texts: list[str | None]) -> N
 def test_the_log_names_broken_plugins_refusals_and_warnings(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
         source = ConfigSource(REGISTRY)
-        source.offer(WRONG)
-        source.offer(yaml_text.dump(document(parallelism=4)))
+        source.observe(config_map(WRONG))
+        source.observe(config_map(yaml_text.dump(document(parallelism=4))))
     said = "\n".join(caplog.messages)
     assert REGISTRY.problems[0] in said
     assert "must not be negative" in said
     assert "parallelism: has no effect here" in said
+
+
+def test_what_is_in_force_is_kept_also_when_the_config_map_is_replaced() -> None:
+    source = ConfigSource(REGISTRY)
+    source.observe(config_map(FIRST))
+    replaced = config_map(WRONG)  # without the annotations that were written on the one before
+    observed = source.observe(replaced)
+    written = after(observed.actions, replaced)
+    assert written["metadata"]["annotations"][ACCEPTED] == FIRST
+    assert source.observe(written).actions == []
+    restarted = ConfigSource(REGISTRY)
+    assert restarted.observe(written).actions == []
+    assert names(restarted) == ["first"]
+
+
+def test_a_refusal_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    source = ConfigSource(REGISTRY)
+    wrong = config_map(WRONG)
+    for observed in (wrong, after(source.observe(wrong).actions, wrong), wrong):
+        source.observe(observed)
+    assert sum("is refused" in record.getMessage() for record in caplog.records) == 1
+    source.observe(config_map(None))
+    assert "has no key" in caplog.records[-1].getMessage()

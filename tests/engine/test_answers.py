@@ -352,3 +352,33 @@ def test_asking_changes_nothing(
     new = ev.PodSeen(pod("later", cpu=str(later)))
     after = [[encode(d) for d in engine.step([*end, new], 3.0)] for engine in (asked, silent)]
     assert after[0] == after[1]
+
+
+def test_a_gang_is_not_told_to_wait_for_itself() -> None:
+    made = default_engine(2, cpu="2")
+    made.step(gang("g", 5), 1.0)
+    (found,) = answers(made, Question(key="PodGroup/default/g"))
+    assert found.verdict is not None
+    assert "a minimum of 4 would start now" in found.verdict.helps
+    assert not [text for text in found.verdict.helps if "when these end" in text]
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        pytest.param({"annotations": {"gang.scheduling.koordinator.sh/name": "g"}}, id="annotation"),
+        pytest.param({"labels": {"pod-group.scheduling.sigs.k8s.io": "g"}}, id="label"),
+    ],
+)
+def test_a_member_of_a_gang_is_said_to_be_tried_alone(about: dict[str, Any]) -> None:
+    raw = manifest(schedulerName=PROFILE)
+    raw["metadata"] |= about
+    (found,) = answers(default_engine(), Question(manifest=raw))
+    assert [note for note in found.notes if note.startswith("tried alone")]
+
+
+def test_what_a_shadow_decided_is_said_not_to_be_bound() -> None:
+    made = Engine([Profile(PROFILE, [Fit()], is_shadow=True)])
+    made.step([ev.NodeSeen(node("n0")), ev.PodSeen(pod("p"))], 0.0)
+    (found,) = answers(made, Question(key="Pod/default/p"))
+    assert found.notes == (f"profile {PROFILE} is in shadow mode: it decides, and binds nothing",)

@@ -126,6 +126,17 @@ def test_a_report_that_lets_bandwidth_be_lent_wakes_who_waits() -> None:
     assert made.state.nodes.free[EGRESS, 0] == -500
 
 
+def test_a_pod_that_goes_wakes_who_fits_into_what_is_lent() -> None:
+    """What is free alone would not be enough for it."""
+    made = engine(reclaim=True, nodes=1)
+    made.step([send("quiet", 800)], START)
+    for seconds in (0, 60):
+        made.step([report("n0", START + seconds, quiet=0)], START + seconds)
+    assert placed(made.step([send("second", 700)], START + 61)) == {"second": "n0"}
+    assert parked(made.step([send("third", 500)], START + 62)) == {"Pod/alice/third": Reason.BANDWIDTH_INSUFFICIENT}
+    assert placed(made.step([ev.PodGone("uid-alice-second")], START + 63)) == {"third": "n0"}
+
+
 def test_load_steers_and_refuses() -> None:
     made = engine(load={"usageThresholds": {"cpu": 50}})
     made.step([report("n0", START, cpu="2"), report("n1", START, cpu="1")], START)

@@ -333,3 +333,22 @@ def test_text_is_yaml_or_json() -> None:
     expected = read(value, REGISTRY)
     assert load(yaml_text.dump(value), REGISTRY) == expected
     assert load(msgspec.json.encode(value).decode(), REGISTRY) == expected
+
+
+@pytest.mark.parametrize(
+    ("plugin", "args", "error"),
+    [
+        pytest.param("Bandwidth", {"strategy": "Pak"}, "strategy: invalid enum value 'Pak'; choose ", id="at the top"),
+        pytest.param(
+            "NodeResourcesFit",
+            {"scoringStrategy": {"type": "Most"}},
+            "scoringStrategy.type: invalid enum value 'Most'; choose LeastAllocated or ",
+            id="further in",
+        ),
+    ],
+)
+def test_a_wrong_word_is_answered_with_those_to_choose_from(plugin: str, args: dict[str, Any], error: str) -> None:
+    with pytest.raises(ConfigurationInvalid) as refused:
+        read(document({"pluginConfig": [{"name": plugin, "args": args}]}))
+    [said] = refused.value.errors
+    assert said.startswith(f"profiles[0].pluginConfig[0].args.{error}")

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from muster.objects.reasons import Reason
 from muster.objects.status import Forbidden, Raw, ServiceUnavailable, Timeout
 from muster.sim.clock import current_loop, run, virtual
 from muster.store.backoff import Backoff
@@ -73,6 +74,16 @@ async def test_an_event_has_the_shape_that_kubectl_shows() -> None:
         assert event["source"] == {"component": "test", "host": "host-1"}
         assert event["firstTimestamp"] == event["lastTimestamp"] == "2026-01-05T08:00:00Z"
         assert event["metadata"]["name"].startswith("web-0.")
+        await events.stop()
+
+
+@virtual
+async def test_a_reason_code_is_a_reason() -> None:
+    async with memory_store() as store:
+        events = recorder(store)
+        events.event(POD, WARNING, Reason.CONFIGURATION_INVALID, "no such plugin")
+        await events.flush()
+        assert [event["reason"] for event in await events_of(store)] == ["ConfigurationInvalid"]
         await events.stop()
 
 

@@ -14,7 +14,7 @@ import pytest
 from muster.objects.meta import owner_reference
 from muster.objects.resources import Resource
 from muster.objects.selectors import parse_label_selector
-from muster.objects.status import Forbidden, NotFound, ServiceUnavailable
+from muster.objects.status import Forbidden, NotFound, Raw, ServiceUnavailable
 from muster.objects.view import View
 from muster.sim.clock import current_loop, run, virtual
 from muster.sim.entropy import Chance, Entropy
@@ -424,6 +424,52 @@ async def test_a_store_that_keeps_saying_no_is_asked_more_and_more_seldom() -> N
         assert not informer.has_synced
         assert "not for you" in informer.last_error
         await informer.stop()
+
+
+@pytest.mark.parametrize("keep", ["raw", "bytes", "nothing"])
+@virtual
+async def test_objects_read_undecoded_are_the_same_objects(keep: Keep) -> None:
+    """A store in this process gives its records; one behind a wrapper gives decoded objects. The caches can't be told apart."""
+    async with memory_store() as store:
+        kind = await store.resource("", "Pod")
+        owners = await _owners(store)
+        for name in ("a", "b", "c"):
+            await store.create(kind, pod(name, labels={"app": name}), "default")
+        wrapped = BreakableStore(store)
+        options: dict[str, Any] = {"keep": keep, "views": [PodView]}
+        async with followed(store, kind, **options) as (direct, told), followed(wrapped, kind, **options) as (other, also_told):
+            await store.create(kind, pod("d", owners=owners), "default")
+            await store.patch(kind, "a", {"metadata": {"labels": {"app": "z"}, "annotations": {"x": "y"}}}, "default")
+            await store.patch(kind, "b", {"metadata": {"finalizers": ["example.com/f"]}}, "default")
+            await store.delete(kind, "b", "default")
+            await store.delete(kind, "c", "default", grace_period_s=0)
+            await settle()
+            assert wrapped.lists
+            assert told.take() == also_told.take()
+            assert direct.version == other.version
+            assert [_facts(obj, keep) for obj in direct.cache.select()] == [_facts(obj, keep) for obj in other.cache.select()]
+            assert [obj.key.name for obj in direct.cache.select() if obj.deleting] == ["b"]
+            assert [obj.controller_uid for obj in direct.cache.select() if obj.owner_uids] == [owners[1]["uid"]]
+
+
+class _PodMeta(View):
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class PodView(View):
+    metadata: _PodMeta
+
+
+async def _owners(store: Store) -> list[Raw]:
+    kind = await store.resource("", "ConfigMap")
+    first, second = [await store.create(kind, config_map(name), "default") for name in ("o1", "o2")]
+    return [owner_reference(first, controller=False), owner_reference(second)]
+
+
+def _facts(obj: Cached, keep: Keep) -> Raw:
+    facts = {name: getattr(obj, name) for name in ("key", "uid", "resource_version", "labels", "owner_uids")}
+    facts |= {name: getattr(obj, name) for name in ("kind", "controller_uid", "deleting")}
+    return {**facts, "view": obj.view(PodView), "raw": None if keep == "nothing" else obj.raw}
 
 
 @virtual

@@ -34,7 +34,7 @@ def list_scenarios() -> None:
 
 
 @bench.command()
-@click.argument("scenario", type=click.Choice([API, *scenario_names(), "all"]))
+@click.argument("scenario", metavar="SCENARIO", type=click.Choice([API, *scenario_names(), "all"]))
 @click.option(
     "--on",
     "places",

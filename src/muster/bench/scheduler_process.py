@@ -21,6 +21,7 @@ import uvloop
 from muster.bench.lines import DecisionTimes
 from muster.bench.scheduling import Timed, scheduler_controllers
 from muster.client.api import ApiClient
+from muster.controllers.long_runs import tune_for_long_runs
 from muster.controllers.manager import Manager
 from muster.objects.time import wall_clock
 from muster.store.kubernetes import KubernetesStore
@@ -53,6 +54,7 @@ def main(arguments: list[str]) -> None:
         parser.add_argument(name, type=Path, required=True)
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    tune_for_long_runs()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         times = runner.run(run(options.kubeconfig, options.ready.touch))
     options.report.write_bytes(msgspec.json.encode(times))

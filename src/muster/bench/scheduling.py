@@ -50,13 +50,13 @@ class _TimedEngine(Engine):
 
 
 def scheduler_controllers(timed: Timed) -> list[Runnable]:
-    """What a `Manager` is to run: the scheduler with its default profile."""
+    """What a `Manager` is to run: the scheduler with its default profile. Loads the plugins' code, before any clock runs."""
+    registry = Registry()
+    configuration = default_configuration(registry)
+    configuration.build(registry)
 
     def engine() -> Engine:
-        registry = Registry()
-        made = _TimedEngine(
-            default_configuration(registry).build(registry), configure=lambda document: read(document, registry).build(registry)
-        )
+        made = _TimedEngine(configuration.build(registry), configure=lambda document: read(document, registry).build(registry))
         made.timed = timed
         return made
 

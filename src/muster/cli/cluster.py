@@ -19,10 +19,10 @@ import msgspec
 from muster.cli import manifests
 from muster.cli.endpoints import Endpoint, HealthApp
 from muster.cli.errors import CliError, ExitCode
-from muster.cli.garbage import tune_for_long_runs
 from muster.cli.webhook_ca import Authority, WebhookCa, certificate_names, server_context, shared_authority
 from muster.client.api import ApiClient
 from muster.controllers import cluster_controllers
+from muster.controllers.long_runs import tune_for_long_runs
 from muster.controllers.manager import Election, Manager
 from muster.controllers.runtime import Controller, Runnable
 from muster.objects.status import Forbidden, NotFound
@@ -49,6 +49,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     health_listen: tuple[str, int]
     webhook_hosts: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    scheduler_config: str | None = None
 
     @property
     def has_webhooks(self) -> bool:
@@ -88,7 +89,8 @@ class Cluster:
     async def _start(self) -> None:
         self._undo.push_async_callback(self._store.close)
         await self._check_namespace()
-        controllers = [c for c in cluster_controllers() if c.name not in self.options.left_out]
+        every = cluster_controllers(scheduler_config=self.options.scheduler_config)
+        controllers = [c for c in every if c.name not in self.options.left_out]
         if self.options.has_webhooks:
             controllers.append(await self._start_webhooks())
         self._start_manager(controllers)

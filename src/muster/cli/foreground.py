@@ -10,11 +10,12 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from muster.cli.errors import ExitCode, UsageError
+from muster.cli.errors import CliError, ExitCode, UsageError
 
 T = TypeVar("T")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -100,3 +101,23 @@ def parse_without(values: tuple[str, ...], known: dict[str, str], option: str = 
         if name not in known:
             raise UsageError(f"{option} '{name}': there is no such part; there are: {', '.join(known)}")
     return list(dict.fromkeys(names))
+
+
+def read_scheduler_config(path: Path | None) -> str | None:
+    """The text of the scheduler's configuration, once it is known to be right: nothing is started with a wrong one."""
+    if path is None:
+        return None
+    from muster.engine.configuration import ConfigurationInvalid, load
+    from muster.engine.registry import discover
+
+    try:
+        text = path.read_text()
+        registry = discover()
+        load(text, registry).build(registry)
+    except OSError as e:
+        raise CliError(f"--scheduler-config {path}: {e.strerror or e}; name a file that can be read") from e
+    except UnicodeDecodeError as e:
+        raise CliError(f"--scheduler-config {path}: not text in UTF-8 ({e.reason} at byte {e.start})") from e
+    except ConfigurationInvalid as e:
+        raise CliError(f"--scheduler-config {path}: {'; '.join(e.errors)}") from e
+    return text

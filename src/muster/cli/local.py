@@ -24,9 +24,9 @@ from starlette.routing import Route
 from muster import __version__
 from muster.cli.datadir import Claim, ServerRecord, prepare, unwritable
 from muster.cli.errors import CliError
-from muster.cli.garbage import tune_for_long_runs
 from muster.controllers import embedded_controllers
 from muster.controllers.explanations import engine_of
+from muster.controllers.long_runs import tune_for_long_runs
 from muster.controllers.manager import Manager, ManagerHealth
 from muster.engine.machine import Engine
 from muster.objects.status import ApiError, Raw, StorageFull
@@ -48,11 +48,21 @@ IMPLEMENTED = ("server", "controllers")
 class Local:
     """One running Muster. `start`, then `wait`, then `stop`."""
 
-    def __init__(self, data_dir: Path, host: str, port: int, left_out: list[str], clock: Clock = wall_clock) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        host: str,
+        port: int,
+        left_out: list[str],
+        clock: Clock = wall_clock,
+        *,
+        scheduler_config: str | None = None,
+    ) -> None:
         self.parts = [part for part in IMPLEMENTED if part not in left_out]
         self.left_out = left_out
         self.server = Server(ServerConfig(data_dir=data_dir, host=host, port=port, clock=clock))
         self._clock = clock
+        self._scheduler_config = scheduler_config
         self._claim: Claim | None = None
         self._manager: Manager | None = None
         self._acting: asyncio.Task[None] | None = None
@@ -103,9 +113,8 @@ class Local:
 
     def _start_controllers(self) -> None:
         tune_for_long_runs()
-        self._manager = Manager(
-            self.server.store, embedded_controllers(ca_pem=self.server.pki.ca_pem.decode()), clock=self._clock
-        )
+        controllers = embedded_controllers(ca_pem=self.server.pki.ca_pem.decode(), scheduler_config=self._scheduler_config)
+        self._manager = Manager(self.server.store, controllers, clock=self._clock)
         self._acting = asyncio.create_task(self._manager.run(), name="controllers")
         self.server.metrics.registry.register(OwnMetrics())
 

@@ -46,7 +46,7 @@ ENTRIES = dict(
         _entry("install", "Put Muster into a Kubernetes cluster."),
         _entry("uninstall", "Remove Muster from a Kubernetes cluster."),
         _entry("controller", "Run Muster's controllers against a Kubernetes cluster."),
-        _entry("bench", "Measure the store and the API on this machine.", module="muster.bench.command"),
+        _entry("bench", "Measure Muster beside its peers on this machine.", module="muster.bench.command"),
         _entry("version", "Print the versions of Muster and of the server."),
         _entry("completion", "Print the completion script of a shell."),
     )
@@ -117,6 +117,9 @@ def _spelled(argv: Sequence[str]) -> list[str]:
 
 
 def _usage_message(error: click.ClickException) -> str:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError) and isinstance(error.ctx.command, click.Group):
+        group, path = error.ctx.command, error.ctx.command_path
+        return f"say what: {', '.join(f'{path} {name}' for name in group.list_commands(error.ctx))} (see '{path} --help')"
     text = one_line(error.format_message())
     if isinstance(error, click.UsageError) and error.ctx is not None:
         return f"{text} (see '{error.ctx.command_path} --help')"

@@ -148,3 +148,12 @@ def log_level_option(function: F) -> F:
         show_default=True,
         help="How much to log on stderr, as JSON lines.",
     )(function)
+
+
+def scheduler_config_option(function: F) -> F:
+    return click.option(
+        "--scheduler-config",
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        help="The scheduler's profiles, while there is no ConfigMap muster-scheduler in kube-system.",
+    )(function)

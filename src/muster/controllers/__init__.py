@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from muster.controllers.runtime import Runnable
 
 
-def embedded_controllers(*, ca_pem: str) -> list[Runnable]:
-    """For `muster up`. `ca_pem` is the certificate (PEM) of the CA that signed the server's own."""
+def embedded_controllers(*, ca_pem: str, scheduler_config: str | None = None) -> list[Runnable]:
+    """For `muster up`. `ca_pem` is the certificate (PEM) of the CA that signed the server's own; `scheduler_config` the text of
+    the scheduler's configuration, used while there is no ConfigMap."""
     from muster.controllers.disruption import Disruption
     from muster.controllers.event_expiry import EventExpiry
     from muster.controllers.pod_gc import PodGarbage
@@ -40,13 +41,13 @@ def embedded_controllers(*, ca_pem: str) -> list[Runnable]:
         EventExpiry(group="events.k8s.io"),
         Disruption(),
         PodGarbage(),
-        *cluster_controllers(),
+        *cluster_controllers(scheduler_config=scheduler_config),
     ]
 
 
-def cluster_controllers() -> list[Runnable]:
+def cluster_controllers(*, scheduler_config: str | None = None) -> list[Runnable]:
     """For `muster controller`: the controllers of Muster's own kinds, and the scheduler, wherever objects are stored."""
     from muster.controllers.explanations import Explanations, ObservedScheduler
 
-    scheduler = ObservedScheduler()
+    scheduler = ObservedScheduler(file_text=scheduler_config)
     return [scheduler, Explanations(scheduler.live_engine)]

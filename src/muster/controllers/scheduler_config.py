@@ -101,6 +101,8 @@ class ConfigSource:
         self._base_origin = DEFAULT if file_text is None else FILE
         self.current: Configuration = self._base
         self.origin = self._base_origin
+        self._accepted_text = ""
+        self._said: tuple[str, ...] = ()
         self._warn()
 
     def offer(self, text: str | None) -> Outcome:
@@ -110,8 +112,7 @@ class ConfigSource:
         if isinstance(decision, Accepted):
             self.current = decision.configuration
             self.origin = self._base_origin if text is None else CONFIG_MAP
-        else:
-            log.warning("%s is refused, the configuration before stays in force: %s", CONFIG_MAP, "; ".join(decision.errors))
+            self._accepted_text = text or ""
         is_changed = self.current != before
         if is_changed:
             log.info("the scheduler's configuration is now that of the %s", self.origin)
@@ -125,6 +126,7 @@ class ConfigSource:
     def observe(self, config_map: Raw | None) -> Observed:
         """Take the ConfigMap as it is now; None when it is gone."""
         if config_map is None:
+            self._said = ()
             return Observed(self.offer(None), [])
         text = text_of(config_map)
         before, annotations = self.current, metadata_of(config_map).get("annotations") or {}
@@ -133,7 +135,11 @@ class ConfigSource:
         if outcome.errors and self.origin != CONFIG_MAP and isinstance(kept, str):
             again = self.offer(kept)  # refused now, and before a restart something else was in force
             outcome = Outcome(outcome.decision, again.configuration, again.origin, self.current != before)
-        return Observed(outcome, _actions(config_map, annotations, outcome, text if isinstance(text, str) else ""))
+        if outcome.errors and outcome.errors != self._said:
+            log.warning("%s is refused, the configuration before stays in force: %s", CONFIG_MAP, "; ".join(outcome.errors))
+        self._said = outcome.errors
+        accepted = self._accepted_text if self.origin == CONFIG_MAP else None
+        return Observed(outcome, _actions(config_map, annotations, outcome, text if isinstance(text, str) else "", accepted))
 
 
 def text_of(config_map: Mapping[str, Any]) -> str | Refused:
@@ -147,12 +153,16 @@ def text_of(config_map: Mapping[str, Any]) -> str | Refused:
     return Refused((f"data: the ConfigMap has no key {KEY!r}{has}; add the key, or delete the ConfigMap for the default",))
 
 
-def _actions(config_map: Raw, annotations: Mapping[str, Any], outcome: Outcome, text: str) -> list[Action]:
+def _actions(
+    config_map: Raw, annotations: Mapping[str, Any], outcome: Outcome, text: str, accepted: str | None
+) -> list[Action]:
+    """`accepted`: the text in force, None where that does not come from the ConfigMap."""
     status = status_text(outcome, text)
     wanted: dict[str, str | None] = {STATUS: status}
-    if not outcome.errors:
-        # One that is too long to keep at least does not leave an older one there to come back to.
-        wanted[ACCEPTED] = text if len(text.encode(errors="replace")) <= _ACCEPTED_LEN_MAX else None
+    if accepted is not None:
+        # Also beside one that is refused: whoever replaces the ConfigMap takes our annotations away with it. A text that is
+        # too long to keep at least does not leave an older one there to come back to.
+        wanted[ACCEPTED] = accepted if len(accepted.encode(errors="replace")) <= _ACCEPTED_LEN_MAX else None
     changed = {key: value for key, value in wanted.items() if annotations.get(key) != value}
     if not changed:
         return []

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from muster.engine.decisions import Evict, Victim
 from muster.objects.resources import Resource
 from muster.objects.status import ApiError, Conflict, NotFound, Raw, TooManyRequests
 from muster.objects.time import Clock, format_time
-from muster.store.backoff import Backoff
+from muster.store.backoff import Backoff, is_cancelled
 from muster.store.cache import ObjectKey
 from muster.store.contract import PatchType, Preconditions, Store
 from muster.store.events import NORMAL, EventRecorder
@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 _AT_ONCE_MAX = 16
 _ATTEMPTS_MAX = 4
 _BACKOFF = Backoff(base_s=0.2, max_s=5.0)
+_AGAIN = Backoff(base_s=1.0, max_s=60.0)
+_FAILURES_MAX = 10_000
 
 
 class Evictor:
@@ -50,6 +52,8 @@ class Evictor:
         self._room = asyncio.Semaphore(_AT_ONCE_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
         self._pods: Resource | None = None
+        self._failures: dict[str, int] = {}
+        """How often in a row each victim could not be evicted, by uid."""
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -65,16 +69,40 @@ class Evictor:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _carry_out(self, evict: Evict) -> None:
+        failed: dict[str, str] = {}
         async with self._room:
             try:
                 await self._nominate(evict)
-            except ApiError as error:
+            except Exception as error:
+                if is_cancelled():
+                    raise
                 # The engine knows whom the place is for; others will see it a little later.
                 log.info("%s could not be nominated for node %s: %s", evict.unit, evict.node, error)
             for victim in evict.victims:
-                why = await self._end(victim, evict)
+                try:
+                    why = await self._end(victim, evict)
+                except Exception as error:
+                    if is_cancelled():
+                        raise
+                    log.exception("evicting %s/%s", victim.namespace, victim.name)
+                    why = f"{type(error).__name__}: {error}"
                 if why:
-                    self._failed(victim.uid, why)
+                    failed[victim.uid] = why
+                else:
+                    self._failures.pop(victim.uid, None)
+        await self._give_back(failed)
+
+    async def _give_back(self, failed: Mapping[str, str]) -> None:
+        """Report these: at once the first time, later each time after it. Whoever waits may choose the same victims again, and
+        must not keep everyone busy with it."""
+        failures = max((self._failures.get(uid, 0) for uid in failed), default=0)
+        if len(self._failures) > _FAILURES_MAX:
+            self._failures.clear()
+        self._failures.update(dict.fromkeys(failed, failures + 1))
+        if failures:
+            await asyncio.sleep(_AGAIN.delay_s(failures - 1, min(failed)))
+        for uid, why in failed.items():
+            self._failed(uid, why)
 
     async def _nominate(self, evict: Evict) -> None:
         key = self._find(evict.pod)

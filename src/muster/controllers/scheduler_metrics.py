@@ -33,9 +33,7 @@ class BandwidthCollector(Collector):
             "muster_node_bandwidth_capacity_bps", "Bandwidth that a node offers; without a node, of all together.", labels=names
         )
         reserved = GaugeMetricFamily("muster_node_bandwidth_reserved_bps", "What of it is promised to pods.", labels=names)
-        used = GaugeMetricFamily(
-            "muster_node_bandwidth_used_bps", "What of it is used, as NodeMetric says.", labels=names
-        )
+        used = GaugeMetricFamily("muster_node_bandwidth_used_bps", "What of it is used, as NodeMetric says.", labels=names)
         if self.engine is not None:
             self._fill(self.engine, capacity, reserved, used)
         yield from (capacity, reserved, used)

@@ -41,7 +41,7 @@ from muster.objects.status import (
 )
 from muster.objects.time import format_time
 from muster.objects.view import view_of
-from muster.store.backoff import Backoff
+from muster.store.backoff import Backoff, is_cancelled
 from muster.store.contract import Store
 
 log = logging.getLogger(__name__)
@@ -289,6 +289,12 @@ class Plans:
                 self.failing[plan.name] = str(error)
                 await asyncio.sleep(_BACKOFF.delay_s(attempt, plan.name))
                 attempt += 1
+            except Exception as error:
+                if is_cancelled():
+                    raise
+                # As with bindings: whoever waits is told, and nothing stays set aside for ever.
+                log.exception("the plan %s of %s", plan.name, plan.unit)
+                return Invalid(f"{type(error).__name__}: {error}")
 
     async def _placements(self) -> Resource | None:
         if self._resource is None:

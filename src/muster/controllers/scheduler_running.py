@@ -148,8 +148,6 @@ class _Configuration:
     async def _take(self, term: Term) -> None:
         cached = self._informer.cache.get(_CONFIG_KEY)
         observed = self._source.observe(cached.raw if cached is not None else None)
-        if observed.outcome.errors:
-            log.warning("the scheduler's configuration is refused: %s", "; ".join(observed.outcome.errors[:3]))
         if observed.outcome.is_changed:
             log.info("the scheduler goes over to the configuration from %s", observed.outcome.origin)
             term.feed.put(ev.Configured(observed.outcome.configuration.raw))

@@ -60,7 +60,8 @@ def _works(engine: Engine, question: Question, find_image: FindImage) -> list[Wo
 
     def selector_of(party: str) -> Mapping[str, str]:
         for label in (KusciaLabel.NODE_NAMESPACE, KusciaLabel.NODE_DOMAIN):
-            if any(facts.metadata.labels.get(label) == party for facts in columns.facts):
+            value = columns.label_values(label).get(party)
+            if value is not None and (columns.label_ids(label) == value).any():
                 return {label: party}
         return {}
 
@@ -97,6 +98,7 @@ class _Asking:
 
     def __init__(self, engine: Engine, question: Question) -> None:
         self._engine, self._state, self._question = engine, engine.state, question
+        self._shapes: dict[bytes, Shape] = {}
 
     # -- what exists -----------------------------------------------------------------------------------------------------
 
@@ -110,6 +112,9 @@ class _Asking:
             message = f"spec.schedulerName is {profile!r}, which no profile here serves ({known}): others place this"
             verdict = Verdict(reason=Reason.NO_PROFILE, message=message)
             return msgspec.structs.replace(base, state="foreign", verdict=verdict, pods=_places(pods))
+        if engine.profiles[profile].is_shadow:
+            note = f"profile {profile} is in shadow mode: it decides, and binds nothing"
+            base = msgspec.structs.replace(base, notes=(note,))
         if unit_id in engine.holds:
             verdict = Verdict(reason=Reason.RESERVED, message="reserved; waits for a permit or for other parties")
             return self._settled(base, "reserved", pods, verdict)
@@ -125,7 +130,7 @@ class _Asking:
         evaluations = []
         kinds = {pod.shape.number: pod for pod in reversed(pods) if pod.node}
         for pod in list(kinds.values())[:SHAPES_MAX]:
-            with self._trial(base.profile) as evaluator, lifted(self._state, pod):
+            with self._trial(base.profile) as evaluator, self._state.without([pod]):
                 evaluations.append(evaluate_nodes(pod, evaluator, self._question.nodes_max))
         return msgspec.structs.replace(
             base, state=state, schedulable=True, verdict=verdict, pods=_places(pods), evaluations=tuple(evaluations)
@@ -148,8 +153,8 @@ class _Asking:
         if not profiles:
             raise UnknownWork("the scheduler has no profile; see its configuration")
         profile = named if named in profiles else next(iter(profiles))
-        if named not in profiles:
-            notes.append(f"schedulerName {named or '(none)'} is no profile of this scheduler: tried as {profile}")
+        if named and named not in profiles:
+            notes.append(f"schedulerName {named} is no profile of this scheduler: tried as {profile}")
         subject = f"{work.namespace}/{work.name}"
         base = Answer(subject=subject, state="hypothetical", profile=profile, notes=tuple(notes))
         unknown = self._unknown_resource(work)
@@ -170,8 +175,11 @@ class _Asking:
         """A record with a shape that the engine's own table never sees; its number is the same for the same shape, and never
         that of a shape in use."""
         key = self._state.shapes.key_of(facts)
-        number = -1 - int.from_bytes(_digest(key), "big")
-        pod = PodRecord(facts, Shape(number, key, facts, self._state.table, self._state.shapes.names))
+        shape = self._shapes.get(key)
+        if shape is None:
+            number = -1 - int.from_bytes(_digest(key), "big")
+            shape = self._shapes[key] = Shape(number, key, facts, self._state.table, self._state.shapes.names)
+        pod = PodRecord(facts, shape)
         pod.unit = unit
         return pod
 
@@ -221,6 +229,9 @@ class _Asking:
                     victims, verdict = self._made_room(unit, stuck, evaluator) if stuck is not None else ((), None)
             except PluginFault as fault:
                 return msgspec.structs.replace(base, verdict=fault.verdict())
+            except Exception as error:  # noqa: BLE001 - whatever was asked about is on trial only, and is given back
+                message = f"could not be tried: {type(error).__name__}: {error}"[:500]
+                return msgspec.structs.replace(base, verdict=Verdict(reason=Reason.PLUGIN_ERROR, message=message))
         if stuck is not None:
             found = verdict or (stuck.verdict if unit.is_single else explain_shortage(stuck))
             return msgspec.structs.replace(base, verdict=found, evaluations=evaluations, victims=victims)
@@ -270,26 +281,11 @@ class _Asking:
         touched, freed, woken = dict(state.touched), dict(state.freed), set(state.woken)
         own = self._engine.evaluator(profile)
         evaluator = Evaluator(own.profile, state)
-        evaluator.nominations = dict(own.nominations)
         try:
             yield evaluator
         finally:
             evaluator.close()
             state.touched, state.freed, state.woken = touched, freed, woken
-
-
-@contextmanager
-def lifted(state: State, pod: PodRecord) -> Iterator[None]:
-    """Without a pod that is placed."""
-    node, phase = pod.node, pod.phase
-    order = list(state.on_node[node])
-    state._take_away(pod)
-    try:
-        yield
-    finally:
-        state._put(pod, node, phase)
-        there = state.on_node[node]
-        state.on_node[node] = {uid: there[uid] for uid in order}
 
 
 @contextmanager

@@ -134,9 +134,22 @@ class Asker:
         if not overrides(plugin, "normalise"):
             return raw
         scores = np.asarray(guarded(plugin, "normalise", raw, feasible))
-        if scores.shape != raw.shape:
-            raise PluginFault(plugin, "normalise", f"returned shape {scores.shape}, not {raw.shape}")
+        if scores.dtype.kind not in "iub" or scores.shape != raw.shape:
+            raise PluginFault(
+                plugin, "normalise", f"returned {scores.dtype} of shape {scores.shape}, not whole numbers of {raw.shape}"
+            )
+        found = scores[feasible]
+        if found.size and (found.min() < 0 or found.max() > SCORE_MAX):
+            raise PluginFault(plugin, "normalise", f"is not within 0..{SCORE_MAX}: from {found.min()} to {found.max()}")
         return scores
+
+    @staticmethod
+    def concerned(plugins: Sequence[Plugin], block: PodBlock) -> list[Plugin]:
+        """Those that have anything to say about the pod."""
+        try:
+            return [p for p in plugins if p.concerns(block)]
+        except Exception:  # noqa: BLE001 - asked again, one by one, to find out who it was
+            return [p for p in plugins if guarded(p, "concerns", block)]
 
     @staticmethod
     def may_concern(plugins: Sequence[Plugin], block: PodBlock) -> tuple[Plugin, ...]:

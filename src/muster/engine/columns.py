@@ -26,6 +26,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 Column = np.ndarray[tuple[int], np.dtype[np.int64]]
 
+_UNUSED_MAX = 1_024
+_SPARE_TAINT_SETS = 64
+
 ABSENT = 0
 """The value id of a node that lacks the label."""
 
@@ -52,6 +55,8 @@ class Columns:
         """Moves whenever slots move or a node's own description changes."""
         self._taint_ids: dict[bytes, int] = {b"": 0}
         self._labels: dict[str, _LabelColumn] = {}
+        self._unused: dict[str, None] = {}
+        """Labels that were asked for and that no node has."""
         self._own: dict[str, Array] = {}
         self.movers: list[Callable[[Array, Array, int], None]] = []
         """Called when slots move, with the new slots of the nodes that stay, their old slots, and how many there are now."""
@@ -70,14 +75,24 @@ class Columns:
         """int32 per node: the id of its value of label `key`, ABSENT without one. Made when first asked for, then kept up."""
         column = self._labels.get(key)
         if column is None:
-            column = self._labels[key] = _LabelColumn(key)
+            if key in self._unused:
+                return np.zeros(len(self.names), np.int32)
+            column = _LabelColumn(key)
             column.fill(self.facts)
+            if column.values:
+                self._labels[key] = column
+            else:
+                # Anybody may ask for a label, and there is no end of labels: one that no node has gets no column.
+                if len(self._unused) >= _UNUSED_MAX:
+                    self._unused.clear()
+                self._unused[key] = None
         return column.ids
 
     def label_values(self, key: str) -> Mapping[str, int]:
         """The ids of the values of label `key`. An id keeps its meaning for as long as the engine lives."""
         self.label_ids(key)
-        return self._labels[key].values
+        column = self._labels.get(key)
+        return column.values if column is not None else {}
 
     def own(self, name: str, dtype: type[np.generic] = np.int64, rows: int = 1) -> Array:
         """A plugin's own columns, shape (rows, nodes), zero until the plugin writes them; they move with their nodes."""
@@ -96,9 +111,14 @@ class Columns:
             self._move(sorted([*(name for name in self.names if name not in gone_set), *new]), seen)
         changed = sorted(self.slots[name] for name in seen)
         for slot in changed:
-            self._describe(slot, seen[self.names[slot]])
+            node = seen[self.names[slot]]
+            try:
+                self._describe(slot, node)
+            except Exception as error:  # noqa: BLE001 - one node that can't be understood costs nobody the others
+                self._void(slot, f"can't be understood: {type(error).__name__}: {error}")
         if changed or gone_set:
             self.version += 1
+            self._unused.clear()
         return changed
 
     def grow(self) -> None:
@@ -196,6 +216,14 @@ class Columns:
         else:
             self.problems.pop(name, None)
 
+    def _void(self, slot: int, problem: str) -> None:
+        """Offer nothing on the node; what is on it stays counted."""
+        self.free[:, slot] -= self.capacity[:, slot]
+        self.capacity[:, slot] = 0
+        self.divisor[:, slot] = 1
+        self.unschedulable[slot] = True
+        self.problems[self.names[slot]] = (problem,)
+
     def _taints(self, taints: list[Taint]) -> int:
         if not taints:
             return 0
@@ -203,9 +231,21 @@ class Columns:
         key = "\0".join(f"{t.key}\1{t.value}\1{t.effect}" for t in ordered).encode()
         found = self._taint_ids.get(key)
         if found is None:
+            if len(self.taint_sets) > 2 * len(self.names) + _SPARE_TAINT_SETS:
+                self._forget_taints()
             found = self._taint_ids[key] = len(self.taint_sets)
             self.taint_sets.append(ordered)
         return found
+
+    def _forget_taints(self) -> None:
+        """Number the taint sets anew that nodes have. Some taints carry a time as their value, and never come again."""
+        kept = np.unique(np.append(self.taint_set, 0))
+        numbers: Array = np.zeros(len(self.taint_sets), np.int32)
+        numbers[kept] = np.arange(len(kept))
+        self.taint_set = numbers[self.taint_set]
+        self.taint_sets = [self.taint_sets[number] for number in kept.tolist()]
+        in_use = set(kept.tolist())
+        self._taint_ids = {key: int(numbers[number]) for key, number in self._taint_ids.items() if number in in_use}
 
 
 class _LabelColumn:

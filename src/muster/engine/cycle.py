@@ -20,13 +20,14 @@ from muster.engine.plugin import Nomination, Patch, Plugin, Wake
 from muster.engine.pods import Phase, PodRecord
 from muster.engine.profile import Profile
 from muster.engine.queue import Parked, Waiting
-from muster.engine.resources import vector_of
+from muster.engine.resources import Vector, vector_of
 from muster.engine.state import State
 from muster.engine.units import MISSING_GROUP, Unit
 from muster.objects.reasons import Reason, Verdict
 
 RETRY_S = 60.0
 """After a plugin's fault the unit is tried again after so long, or when something changes."""
+_AFTER_FAULT = frozenset(Wake) - {Wake.NODE, Wake.TIME}
 WOUNDED_MAX = 16
 """At most so many holds of younger units are given up for one."""
 
@@ -61,42 +62,49 @@ class Cycle:
         self._before = profile.at["before_prefilter"]
         self._is_simple = not (self._reserve or self._permit or self._pre_bind or self._bind or self._resize)
         for plugin in profile.at["post_filter"]:
-            if hasattr(plugin, "helper"):
-                plugin.helper = evaluator
+            plugin.helper = evaluator
         self._explained: dict[int, Verdict] = {}
         self._hopeless: set[tuple[int, int]] = set()
 
     def begin(self) -> None:
-        """A new step: what was found out in the last one may not hold any more."""
+        """Things changed: what was found out before may not hold any more."""
         self._explained.clear()
         self._hopeless.clear()
         self.evaluator.begin()
 
     def attempt(self, unit: Unit, now: float) -> list[AnyDecision]:
-        """Decide about one unit."""
+        """Decide about one unit. Whatever goes wrong costs this unit this attempt."""
+        news = self.state.news()
+        yielded: list[AnyDecision] = []
         try:
-            # 1. Is everybody here who must start together?
-            if unit.is_incomplete:
-                return self._park(unit, _incomplete(unit), wakes=frozenset({Wake.GROUP}))
-
-            # 2. The pods as the transformers want them, and whatever can be refused before a node is looked at.
-            if self._before:
-                self._transform(unit, now)
-            if self._prefilter:
-                refusal = self._refused(unit, now)
-                if refusal is not None:
-                    return self._park(unit, refusal[1], wakes=refusal[0].wakes_on)
-
-            # 3. Filter and score: a node for every pod that must have one, set aside at once; or nothing.
-            yielded: list[AnyDecision] = []
-            placed = self._place(unit)
-            if not isinstance(placed, list) and self.holds:
-                placed, yielded = self._wound(unit, placed)
-            if not isinstance(placed, list):
-                # 4. Nothing fits: can room be made? If not, say why, and wait for what would help.
-                return self._make_room(unit, placed, now) or self._park_short(unit, placed)
+            return self._attempt(unit, now, yielded)
         except PluginFault as fault:
-            return self._park(unit, fault.verdict(), retry_at=now + RETRY_S)
+            verdict = fault.verdict()
+        except Exception as error:  # noqa: BLE001 - a unit that nobody foresaw must not stop all others
+            verdict = Verdict(reason=Reason.PLUGIN_ERROR, message=f"could not be tried: {type(error).__name__}: {error}"[:500])
+        # What others yielded stays theirs no more, and may help somebody else.
+        return [*yielded, *self._abandon(unit, verdict, now, news if not yielded else None)]
+
+    def _attempt(self, unit: Unit, now: float, yielded: list[AnyDecision]) -> list[AnyDecision]:
+        # 1. Is everybody here who must start together?
+        if unit.is_incomplete:
+            return self._park(unit, _incomplete(unit), wakes=frozenset({Wake.GROUP}))
+
+        # 2. The pods as the transformers want them, and whatever can be refused before a node is looked at.
+        if self._before:
+            self._transform(unit, now)
+        if self._prefilter:
+            refusal = self._refused(unit, now)
+            if refusal is not None:
+                return self._park(unit, refusal[1], wakes=refusal[0].wakes_on)
+
+        # 3. Filter and score: a node for every pod that must have one, set aside at once; or nothing.
+        placed = self._place(unit)
+        if not isinstance(placed, list) and self.holds:
+            placed = self._wound(unit, placed, yielded)
+        if not isinstance(placed, list):
+            # 4. Nothing fits: can room be made? If not, say why, and wait for what would help.
+            return self._make_room(unit, placed, now) or self._park_short(unit, placed)
 
         # 5. Let the plugins resize and reserve; one refusal undoes all.
         if not self._is_simple:
@@ -111,6 +119,19 @@ class Cycle:
 
         # 7. Decided: what plugins add to the pods goes with it, and the shell binds.
         return [*yielded, self.place(unit, placed)]
+
+    def _abandon(
+        self, unit: Unit, verdict: Verdict, now: float, news: tuple[dict[int, None], set[Wake]] | None
+    ) -> list[AnyDecision]:
+        """Give back whatever the attempt had set aside, and wait; no plugin is asked any more."""
+        self.holds.pop(unit.id, None)
+        pods = [pod for uid in unit.pods if (pod := self.state.pods.get(uid)) is not None]
+        self.give_back([Placed(pod, 0, 0) for pod in pods])
+        if news is not None:
+            self.state.restore_news(news)
+        shapes = {pod.shape.number: pod.shape for pod in pods}
+        self.waiting.park(Parked(unit, verdict, tuple(shapes.values()), _AFTER_FAULT, False, now + RETRY_S))
+        return [Park(unit.id, verdict, unit.pods)]
 
     # -- 2 ---------------------------------------------------------------------------------------------------------------
 
@@ -134,11 +155,10 @@ class Cycle:
                 unconcerned = pod.shape
                 continue
             block = self.evaluator.block(pod)
-            for plugin in plugins:
-                if plugin.concerns(block):
-                    verdict = guarded(plugin, "prefilter", unit, block, now)
-                    if verdict is not None:
-                        return plugin, verdict
+            for plugin in self.evaluator.ask.concerned(plugins, block):
+                verdict = guarded(plugin, "prefilter", unit, block, now)
+                if verdict is not None:
+                    return plugin, verdict
         return None
 
     # -- 3 ---------------------------------------------------------------------------------------------------------------
@@ -167,31 +187,45 @@ class Cycle:
         slot = self.state.nodes.slots.get(node)
         return slot if slot is not None and self.evaluator.scores(pod)[slot] >= 0 else otherwise
 
-    def _wound(self, unit: Unit, short: Shortage | PodRecord) -> tuple[list[Placed] | Shortage | PodRecord, list[AnyDecision]]:
-        """Take what younger units hold and have not bound, the youngest first, until this one fits; if it never does, they
-        keep it. Who waits for whom follows the age alone, so no two can wait for each other."""
+    def _wound(
+        self, unit: Unit, short: Shortage | PodRecord, yielded: list[AnyDecision]
+    ) -> list[Placed] | Shortage | PodRecord:
+        """Take what younger units hold and have not bound, the youngest first, until this one fits (and say so in `yielded`);
+        if it never does, they keep it. Who waits for whom follows the age alone, so no two can wait for each other."""
         younger = sorted((h for h in self.holds.values() if age(h.unit) > age(unit)), key=lambda h: age(h.unit), reverse=True)
-        wounded: list[tuple[Held, list[str]]] = []
+        wounded: list[tuple[Held, list[tuple[str, Vector]]]] = []
         news = self.state.news()
         for held in younger[:WOUNDED_MAX]:
-            wounded.append((held, [one.pod.node for one in held.placed]))
-            self.give_back(held.placed)
-            placed = self._place(unit)
+            wounded.append((held, [(one.pod.node, one.pod.request) for one in held.placed]))
+            self.give_back(held.placed, held.profile)
+            try:
+                placed = self._place(unit)
+            except Exception:
+                self._hold_again(wounded)
+                raise
             if isinstance(placed, list):
                 message = f"{unit.id} is older and needs what this held"
                 for loser, _ in wounded:
                     del self.holds[loser.unit.id]
                     self.waiting.add(loser.unit)
-                return placed, [Release(h.unit.id, Reason.YIELDED_TO_OLDER, message, uids_of(h.placed)) for h, _ in wounded]
+                    yielded.append(Release(loser.unit.id, Reason.YIELDED_TO_OLDER, message, uids_of(loser.placed)))
+                return placed
             short = placed
-        for held, nodes in reversed(wounded):
-            for one, node in zip(held.placed, nodes, strict=True):
-                self.state.assume(one.pod, node)
-                self.evaluator.touch(one.slot)
-                for plugin in self._reserve:
-                    guarded(plugin, "reserve", one.pod, node)
+        self._hold_again(wounded)
         self.state.restore_news(news)
-        return short, []
+        return short
+
+    def _hold_again(self, wounded: Sequence[tuple[Held, list[tuple[str, Vector]]]]) -> None:
+        for held, places in reversed(wounded):
+            for one, (node, request) in zip(held.placed, places, strict=True):
+                if not node:
+                    continue
+                self.state.assume(one.pod, node, request)
+                self.evaluator.touch(one.slot)
+                for plugin in held.profile.at["reserve"]:
+                    # It was reserved before; who can't say so again does not undo what others hold.
+                    with contextlib.suppress(Exception):
+                        plugin.reserve(one.pod, node)
 
     # -- 4 ---------------------------------------------------------------------------------------------------------------
 
@@ -216,9 +250,12 @@ class Cycle:
         for uid in found.victims:
             victim = self.state.pods[uid]
             victims.append(Victim(uid, victim.namespace, victim.name, victim.node, uid in found.violating))
-            self.state.mark_victim(victim)
-        for uid, node in {pod.uid: found.node, **found.pods}.items():
-            self.evaluator.nominations[uid] = (node, self.state.pods[uid])
+        if not self.profile.is_shadow:
+            # In shadow mode nobody is evicted, so nothing becomes free.
+            for uid in found.victims:
+                self.state.mark_victim(self.state.pods[uid])
+            for uid, node in {pod.uid: found.node, **found.pods}.items():
+                self.state.nominate(self.state.pods[uid], node)
         names = ", ".join(f"{v.namespace}/{v.name}" for v in victims[:3]) + (" ..." if len(victims) > 3 else "")
         message = found.message or f"waits for {len(victims)} evicted pods to end on node {found.node}: {names}"
         verdict = Verdict(reason=Reason.WAITING_FOR_VICTIMS, subject=found.node, message=message)
@@ -260,9 +297,8 @@ class Cycle:
         found: set[Wake] = set()
         for shape_pod in {self.state.pods[uid].shape.number: self.state.pods[uid] for uid in unit.pods}.values():
             block = self.evaluator.block(shape_pod)
-            for plugin in (*self.profile.wide_filters, *self._prefilter):
-                if plugin.concerns(block):
-                    found |= plugin.wakes_on
+            for plugin in self.evaluator.ask.concerned((*self.profile.wide_filters, *self._prefilter), block):
+                found |= plugin.wakes_on
         return frozenset(found - {Wake.NODE})
 
     # -- 5 ---------------------------------------------------------------------------------------------------------------
@@ -295,12 +331,13 @@ class Cycle:
         self.give_back(placed)
         self.state.restore_news(news)
 
-    def give_back(self, placed: Sequence[Placed]) -> None:
-        """Undo what was set aside; every plugin hears of it."""
+    def give_back(self, placed: Sequence[Placed], profile: Profile | None = None) -> None:
+        """Undo what was set aside; every plugin (of `profile`, if it is not this one) hears of it."""
+        reserve = self._reserve if profile is None else profile.at["reserve"]
         for one in reversed(placed):
             if one.pod.phase is Phase.ASSUMED:
                 node = one.pod.node
-                for plugin in reversed(self._reserve):
+                for plugin in reversed(reserve):
                     # Giving back goes on whatever a plugin does.
                     with contextlib.suppress(Exception):
                         plugin.unreserve(one.pod, node)
@@ -337,7 +374,7 @@ class Cycle:
 
     def place(self, unit: Unit, placed: Sequence[Placed]) -> Place:
         for one in placed:
-            self.evaluator.nominations.pop(one.pod.uid, None)
+            self.state.withdraw(one.pod.uid, settled_on=one.pod.node)
         return Place(unit.id, self._placed_pods(placed), placed[0].score if len(placed) == 1 else 0)
 
     def _placed_pods(self, placed: Sequence[Placed]) -> tuple[PlacedPod, ...]:

@@ -25,6 +25,7 @@ from muster.engine.pods import PodRecord
 from muster.engine.profile import Profile
 from muster.engine.shapes import Shape, need_of
 from muster.engine.state import State
+from muster.engine.touches import Touches
 
 _CACHE_BYTES_MAX = 64 * 1024 * 1024
 _ROWS_MAX = 1024
@@ -60,8 +61,6 @@ class Evaluator:
         self.profile = profile
         self.state = state
         self.ask = Asker(profile)
-        self.nominations: dict[str, tuple[str, PodRecord]] = {}
-        """By uid: room that was made by preemption is kept for whom it was made (node, pod)."""
         self._rows_max = rows_max
         self._rows: dict[int, int] = {}
         self._shapes: list[Shape] = []
@@ -71,9 +70,11 @@ class Evaluator:
         self._asked: list[_Asked] = []
         """By row: the plugins that may concern pods of the shape."""
         self._faults: dict[int, PluginFault] = {}
-        """By shape number: what broke for it. Its units fail with that, and nothing else does."""
-        self._debts: list[list[Array]] = []
-        """By row: touched slots that it has not been mended for."""
+        """By shape number: what broke for it. Its units fail with that, and nothing else does; at the next `begin` it may be
+        asked again."""
+        self._touches = Touches()
+        self._mended: list[int] = []
+        """By row: up to which batch of `_touches` it is right."""
         self._dirty: dict[int, None] = {}
         self._described: dict[int, None] = {}
         """Dirty slots whose description changed too."""
@@ -90,6 +91,10 @@ class Evaluator:
         self._version = state.nodes.version
         self._allocate()
         state.nodes.movers.append(self._move)
+
+    @property
+    def nominations(self) -> dict[str, tuple[str, PodRecord]]:
+        return self.state.nominations
 
     # -- keeping up --------------------------------------------------------------------------------------------------------
 
@@ -109,8 +114,12 @@ class Evaluator:
         self._version = version
 
     def begin(self) -> None:
-        """A new step: events may have given plugins something to say."""
+        """Things changed: plugins may have something to say, and what failed may work again."""
         self._busy = None
+        for number in self._faults:
+            if number in self._rows:
+                self._drop(self._rows[number])
+        self._faults.clear()
 
     def close(self) -> None:
         self.state.nodes.movers.remove(self._move)
@@ -122,7 +131,7 @@ class Evaluator:
         self._used_at.clear()
         self._late.clear()
         self._asked.clear()
-        self._debts.clear()
+        self._mended.clear()
         self._blocks.clear()
         self._faults.clear()
         self._dirty.clear()
@@ -132,20 +141,18 @@ class Evaluator:
 
     def sync(self) -> None:
         """Mend the rows where nodes were touched: a few nodes in all rows at once; many nodes row by row, as rows are used."""
+        if len(self.state.nodes.free) != len(self._need):
+            self._widen()
         dirty = self._dirty
         if not dirty:
             return
-        if len(self.state.nodes.free) != len(self._need):
-            self._widen()
         if self._described:
             slots = np.fromiter(self._described, np.intp, len(self._described))
             for row in range(len(self._shapes)):
                 self._describe(row, slots)
             self._described.clear()
         if len(dirty) > _AT_ONCE_MAX:
-            slots = np.fromiter(dirty, np.intp, len(dirty))
-            for debt in self._debts:
-                debt.append(slots)
+            self._touches.add(np.fromiter(dirty, np.intp, len(dirty)))
         else:
             for slot in dirty:
                 self._refresh_slot(slot)
@@ -160,8 +167,8 @@ class Evaluator:
         row = self._rows.get(number)
         if row is None:
             row = self._add(shape)
-        elif self._debts[row]:
-            self._pay(row)
+        elif self._mended[row] != self._touches.end:
+            self._mend(row)
         self._used_at[row] = self._uses
         return row
 
@@ -179,8 +186,8 @@ class Evaluator:
             if changed is not None:
                 return changed
         late, asked = self._late[row], self._asked[row]
-        wide = [p for p in asked.filters if p.concerns(block)] if asked.filters else []
-        scores = [p for p in asked.scores if p.concerns(block)] if asked.scores else []
+        wide = self.ask.concerned(asked.filters, block) if asked.filters else []
+        scores = self.ask.concerned(asked.scores, block) if asked.scores else []
         if late or wide or scores:
             total = self._with_late(total, block, NodeBlock(self.state.nodes), (wide, scores, late))
         if self.nominations:
@@ -199,7 +206,7 @@ class Evaluator:
     def fits_at(self, shape: Shape, slot: int) -> bool:
         """Whether NODE and LOCAL filters let the shape onto the node. Rules between pods are not asked."""
         row = self._rows.get(shape.number)
-        if row is not None and slot not in self._dirty and not self._debts[row]:
+        if row is not None and slot not in self._dirty and self._mended[row] == self._touches.end:
             return bool(self._total[row, slot] >= 0)
         try:
             block = one_shape(shape, self.ask.features_of(shape))
@@ -214,7 +221,7 @@ class Evaluator:
             return False
         asked = self._asked[self.row(pod.shape)]
         block = self.block(pod)
-        return not any(p.concerns(block) for p in asked.filters) and not any(p.concerns(block) for p in asked.scores)
+        return not self.ask.concerned(asked.filters, block) and not self.ask.concerned(asked.scores, block)
 
     def prefilters(self, pod: PodRecord) -> Sequence[Plugin]:
         """The plugins whose `prefilter` may have something to say about pods of this shape."""
@@ -256,7 +263,7 @@ class Evaluator:
         for plugin in (*self.profile.node_filters, *self.profile.local_filters, *self.profile.wide_filters):
             if not left.any():
                 break
-            if plugin in self._wide and not plugin.concerns(block):
+            if plugin in self._wide and not guarded(plugin, "concerns", block):
                 continue
             refused = left & ~self.ask.filtered(plugin, block, nodes)
             if refused.any():
@@ -266,29 +273,30 @@ class Evaluator:
 
     def feasible_without(self, pods: PodBlock, slot: int, victims: Sequence[PodRecord]) -> bool:
         """Whether the pod would pass every filter on the node if `victims` were gone."""
-        state = self.state
-        places = [(victim, victim.node, victim.phase) for victim in victims]
-        touched, freed, woken = dict(state.touched), dict(state.freed), set(state.woken)
-        for victim, _, _ in places:
-            state._take_away(victim)
-        try:
-            nodes = NodeBlock(state.nodes, np.array([slot]))
+        with self.state.without(victims):
+            nodes = NodeBlock(self.state.nodes, np.array([slot]))
             mask = self.ask.mask(pods, nodes)
             for plugin in self._wide:
-                if mask[0] and plugin.concerns(pods):
+                if mask[0] and guarded(plugin, "concerns", pods):
                     mask = mask & self.ask.filtered(plugin, pods, nodes)
             return bool(mask[0])
-        finally:
-            # Backwards, so that each gets its own place in the columns again.
-            for victim, node, phase in reversed(places):
-                state._put(victim, node, phase)
-            state.touched, state.freed, state.woken = touched, freed, woken
+
+    def allows_at(self, shape: Shape, slot: int) -> bool:
+        """Whether the NODE filters let the shape onto the node: whether making room there could help."""
+        try:
+            block = one_shape(shape, self.ask.features_of(shape))
+            return bool(self.ask.static_mask(block, NodeBlock(self.state.nodes, np.array([slot])))[0])
+        except PluginFault:
+            return False
 
     # -- rows --------------------------------------------------------------------------------------------------------------
 
+    def _capacity_for(self, nodes: int) -> int:
+        return max(_ROWS_MIN, min(self._rows_max, _CACHE_BYTES_MAX // (9 * max(nodes, 1))))
+
     def _allocate(self) -> None:
         nodes = len(self.state.nodes)
-        self._capacity = max(_ROWS_MIN, min(self._rows_max, _CACHE_BYTES_MAX // (9 * max(nodes, 1))))
+        self._capacity = self._capacity_for(nodes)
         # Pages that nobody has written to cost nothing, so the arrays can be as large as they may get.
         self._total: Array = np.empty((self._capacity, nodes), np.int32)
         self._static: Array = np.empty((self._capacity, nodes), np.bool_)
@@ -309,7 +317,7 @@ class Evaluator:
             self._widen()
         shape.widen(len(self._need))
         if len(self._shapes) >= self._capacity:
-            self._evict()
+            self._drop(min(range(len(self._used_at)), key=self._used_at.__getitem__))
         row = len(self._shapes)
         block = one_shape(shape, self.ask.features_of(shape))
         try:
@@ -320,7 +328,7 @@ class Evaluator:
         self._rows[shape.number] = row
         self._shapes.append(shape)
         self._blocks.append(block)
-        self._debts.append([])
+        self._mended.append(self._touches.end)
         self._asked.append(_Asked(*(self.ask.may_concern(p, block) for p in (self._wide, self._late_wide, self._prefilters))))
         self._used_at.append(self._uses)
         self._many = None
@@ -377,10 +385,11 @@ class Evaluator:
             for row in range(count):
                 self._refresh_row(row, np.array([slot]))
 
-    def _pay(self, row: int) -> None:
+    def _mend(self, row: int) -> None:
         """Mend one row for all the nodes that were touched since it was used."""
-        debt, self._debts[row] = self._debts[row], []
-        slots = debt[0] if len(debt) == 1 else np.unique(np.concatenate(debt))
+        touched = self._touches.since(self._mended[row])
+        slots = np.arange(len(self.state.nodes)) if touched is None else touched
+        self._mended[row] = self._touches.end
         nodes = NodeBlock(self.state.nodes, slots)
         try:
             local = self.ask.local(self._blocks[row], nodes)
@@ -424,9 +433,8 @@ class Evaluator:
             self._static[row] = False
             self._faults[self._shapes[row].number] = fault
 
-    def _evict(self) -> None:
-        """Drop the row that was not used for longest; the last one moves into its place."""
-        row = min(range(len(self._used_at)), key=self._used_at.__getitem__)
+    def _drop(self, row: int) -> None:
+        """Forget a row; the last one moves into its place."""
         last = len(self._shapes) - 1
         del self._rows[self._shapes[row].number]
         if row != last:
@@ -436,7 +444,7 @@ class Evaluator:
             for columns in (self._request, self._need, self._scoring, *self._features.values()):
                 columns[:, row] = columns[:, last]
             self._priority[row] = self._priority[last]
-            per_row: tuple[list[Any], ...] = (self._shapes, self._used_at, self._late, self._blocks, self._asked, self._debts)
+            per_row: tuple[list[Any], ...] = (self._shapes, self._used_at, self._late, self._blocks, self._asked, self._mended)
             for items in per_row:
                 items[row] = items[last]
             self._rows[self._shapes[row].number] = row
@@ -445,18 +453,17 @@ class Evaluator:
         self._late.pop()
         self._blocks.pop()
         self._asked.pop()
-        self._debts.pop()
+        self._mended.pop()
         self._many = None
 
     def _move(self, target: Array, source: Array, count: int) -> None:
         """Slots moved: move the rows along. New nodes are described by a `touch` that follows."""
-        if not self._shapes:
+        if not self._shapes or self._capacity > 2 * self._capacity_for(count):
+            # Nothing to move, or more than may be kept for so many nodes.
             self.reset()
             return
         names = {int(s): int(t) for t, s in zip(target.tolist(), source.tolist(), strict=True)} if self._dirty else {}
-        for row, debt in enumerate(self._debts):
-            if debt:
-                self._debts[row] = [np.arange(count)]
+        self._touches.forget()
         self._dirty = {names[slot]: None for slot in self._dirty if slot in names}
         self._described = {names[slot]: None for slot in self._described if slot in names}
         used = len(self._shapes)
@@ -517,20 +524,18 @@ class Evaluator:
         """The whole evaluation on other blocks, if a transformer wants that for this pod; None if none does."""
         original = NodeBlock(self.state.nodes)
         nodes, block = original, pods
-        for plugin in self.profile.at["restore"]:
-            if plugin.concerns(block):
-                free = guarded(plugin, "restore", block, nodes)
-                if free is not None:
-                    nodes = nodes.changed(free)
+        for plugin in self.ask.concerned(self.profile.at["restore"], block):
+            free = guarded(plugin, "restore", block, nodes)
+            if free is not None:
+                nodes = nodes.changed(free)
         for plugin in self.profile.at["before_filter"]:
-            if plugin.concerns(block):
+            if guarded(plugin, "concerns", block):
                 block, nodes = guarded(plugin, "before_filter", block, nodes) or (block, nodes)
         changed = nodes is not original or block is not pods
         mask = self.ask.mask(block, nodes) if changed else None
         scored = (block, nodes)
-        for plugin in self.profile.at["before_score"]:
-            if plugin.concerns(block):
-                scored = guarded(plugin, "before_score", *scored) or scored
+        for plugin in self.ask.concerned(self.profile.at["before_score"], block):
+            scored = guarded(plugin, "before_score", *scored) or scored
         if not changed and scored == (block, nodes):
             return None
         if mask is None:
@@ -539,8 +544,7 @@ class Evaluator:
         total: Array = np.where(mask, self.ask.checked_local(*scored, base), NO)
         total = np.where(mask & (total < 0), 0, total)
         kept = [_Late(p, self.ask.weights[p.name], self.ask.scored(p, *scored)) for p in self._late_nodes]
-        wide = [p for p in self._wide if p.concerns(block)]
-        scores = [p for p in self._late_wide if p.concerns(block)]
+        wide, scores = self.ask.concerned(self._wide, block), self.ask.concerned(self._late_wide, block)
         return self._with_late(total, block, nodes, (wide, scores, kept))
 
     def _without_nominated(self, total: Array, pod: PodRecord) -> Array:
@@ -549,7 +553,7 @@ class Evaluator:
         for uid, (node, other) in self.nominations.items():
             slot = self.state.nodes.slots.get(node)
             if slot is not None and uid != pod.uid and other.priority >= pod.priority and total[slot] >= 0:
-                rows[slot] = rows.get(slot, 0) + _fitted(other.request, len(self.state.nodes.free))
+                rows[slot] = rows.get(slot, 0) + fitted(other.request, len(self.state.nodes.free))
         blocked = [s for s, held in rows.items() if not (self.state.nodes.free[:, s] - held >= pod.shape.need).all()]
         if blocked:
             total = total.copy()
@@ -568,5 +572,5 @@ class Evaluator:
                 assert np.array_equal(self._total[self.row(shape)], fresh._total[fresh.row(shape)]), f"row of {shape} is off"
 
 
-def _fitted(vector: Array, rows: int) -> Array:
+def fitted(vector: Array, rows: int) -> Array:
     return vector if len(vector) == rows else np.concatenate([vector, np.zeros(rows - len(vector), np.int64)])

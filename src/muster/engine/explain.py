@@ -93,7 +93,7 @@ def explain_asked(asked: Asked, evaluator: Evaluator, state: State) -> Verdict:
     if kept:
         return _explain_kept(kept, counts, evaluator)
     plugin, mask = dominant(asked.refusals)
-    reason, found = plugin.explain(asked.block, hints.picked(asked.nodes, np.flatnonzero(mask)))
+    reason, found = guarded(plugin, "explain", asked.block, hints.picked(asked.nodes, np.flatnonzero(mask)))
     shortfalls = hints.with_holders(found, state)
     allowed = asked.allowed
     among = allowed if allowed.any() else mask
@@ -165,7 +165,7 @@ def nodes_by_reason(asked: Asked) -> dict[Reason, int]:
     counts: dict[Reason, int] = {}
     for plugin, mask in asked.refusals:
         left = int(np.count_nonzero(mask))
-        for reason, part in plugin.reasons(asked.block, hints.picked(asked.nodes, np.flatnonzero(mask))):
+        for reason, part in guarded(plugin, "reasons", asked.block, hints.picked(asked.nodes, np.flatnonzero(mask))):
             number = min(int(np.count_nonzero(part)), left)
             if number:
                 counts[reason] = counts.get(reason, 0) + number

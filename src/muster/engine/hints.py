@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from muster.engine.asking import guarded
 from muster.engine.blocks import NodeBlock, PodBlock
 from muster.engine.columns import Array, Mask
 from muster.engine.counting import largest_fitting
@@ -71,7 +72,7 @@ def verdicts_at(
         for plugin, mask in refused:
             if not mask[place]:
                 continue
-            code, figures = plugin.explain(block, one)
+            code, figures = guarded(plugin, "explain", block, one)
             if reason is None:
                 reason, name = code, plugin.name
             shortfalls += (msgspec.structs.replace(figure, holders=()) if figure.holders else figure for figure in figures)
@@ -166,7 +167,10 @@ def which_must_end(block: PodBlock, nodes: NodeBlock, node: str, state: State) -
     lack = needs - nodes.free[rows, nodes.columns.slots[node]]
     if not (lack > 0).any():
         return []
-    pods = [pod for pod in state.on_node.get(node, {}).values() if len(pod.request) > int(rows[-1])]
+    asking = state.pods.get(block.pod.metadata.uid) if block.pod is not None else None
+    own = asking.unit if asking is not None else ""  # a gang is not told to wait for itself
+    there = (pod for pod in state.on_node.get(node, {}).values() if not own or pod.unit != own)
+    pods = [pod for pod in there if len(pod.request) > int(rows[-1])]
     held: Array = np.array([pod.request[rows] for pod in pods]).reshape(len(pods), len(rows))
     share = (np.clip(np.minimum(held, lack), 0, None) / needs).sum(axis=1)
     gone: list[PodRecord] = []

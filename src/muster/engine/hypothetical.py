@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from muster.engine.facts import PodFacts
+from muster.engine.units import GANG_NAME, POD_GROUP_LABELS
 from muster.objects.bandwidth import PodBandwidth, is_bandwidth_resource, resource_bandwidth
 from muster.objects.bandwidth_demands import FindImage, deploy_template, pod_annotations, share
 from muster.objects.bandwidth_units import NOTHING
@@ -70,23 +71,26 @@ class _Reader:
         if not isinstance(spec.get("containers"), list) or not spec["containers"]:
             raise ManifestError(f"{where}.spec.containers: is missing or empty; a pod has at least one container")
         if spec.get("priorityClassName") and spec.get("priority") is None:
-            self.note(f"priority class {spec['priorityClassName']} is not looked up: priority 0 counts")
+            named = spec["priorityClassName"]
+            self.note(f"priority class {named} is not looked up: priority 0 counts; write spec.priority to try another")
         meta = _object(template, "metadata")
         stem = stem or self.name
+        about = {
+            "namespace": self.namespace,
+            "labels": meta.get("labels") or {},
+            "annotations": meta.get("annotations") or {},
+        }
+        try:
+            alike = msgspec.convert({"metadata": about, "spec": spec}, PodFacts)
+        except msgspec.ValidationError as error:
+            raise ManifestError(f"{where}: {error}") from None
         made = []
         for index in range(number):
             name = stem if number == 1 else f"{stem}-{index}"
-            about = {
-                "name": name,
-                "namespace": self.namespace,
-                "uid": f"hypothetical/{self.namespace}/{name}",
-                "labels": meta.get("labels") or {},
-                "annotations": meta.get("annotations") or {},
-            }
-            try:
-                made.append(msgspec.convert({"metadata": about, "spec": spec}, PodFacts))
-            except msgspec.ValidationError as error:
-                raise ManifestError(f"{where}: {error}") from None
+            # Roles of the same name make pods of the same name.
+            uid = f"hypothetical/{self.namespace}/{name}/{self._pods - number + index}"
+            named = msgspec.structs.replace(alike.metadata, name=name, uid=uid)
+            made.append(msgspec.structs.replace(alike, metadata=named))
         return tuple(made)
 
     def note(self, text: str) -> None:
@@ -109,7 +113,11 @@ def works_of(
     kind, group = str(raw.get("kind") or ""), str(raw.get("apiVersion") or "").rpartition("/")[0]
     reader = _Reader(raw, namespace, find_image, selector_of)
     if kind == "Pod" or (not kind and isinstance(reader.spec.get("containers"), list)):
-        return [reader.work((Part(reader.namespace, "", 1, reader.pods(raw, 1, "Pod")),))]
+        pods = reader.pods(raw, 1, "Pod")
+        metadata = pods[0].metadata
+        if GANG_NAME in metadata.annotations or any(label in metadata.labels for label in POD_GROUP_LABELS):
+            reader.note("tried alone: the group that it starts with is not looked at; create it and ask about the PodGroup")
+        return [reader.work((Part(reader.namespace, "", 1, pods),))]
     if (group, kind) == ("muster.dev", "Job"):
         return [_job(reader)]
     if (group, kind) == ("kuscia.secretflow", "KusciaJob"):

@@ -10,15 +10,14 @@ Pure and single-threaded: no clock, no randomness, no I/O. Two engines that are 
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from muster.engine import events as ev
-from muster.engine.cycle import Cycle, Held
-from muster.engine.decisions import AnyDecision, Park, Release
+from muster.engine.asking import PluginFault
+from muster.engine.books import apply_book, gang_of
+from muster.engine.cycle import Cycle, Held, uids_of
+from muster.engine.decisions import AnyDecision, Park, Place, Release
 from muster.engine.evaluate import Evaluator
 from muster.engine.explain import said_anew
 from muster.engine.facts import PodFacts
@@ -27,9 +26,9 @@ from muster.engine.plugin import Scope, Wake
 from muster.engine.pods import Phase, PodRecord
 from muster.engine.profile import Profile
 from muster.engine.queue import Waiting
-from muster.engine.shapes import Shape
 from muster.engine.state import State
-from muster.engine.units import Unit, gang_unit, is_gang, single_unit, unit_id_of
+from muster.engine.units import GANG_MIN, POD_GROUP_MIN, Unit, gang_unit, is_gang, single_unit, unit_id_of
+from muster.engine.waking import fits_at, wake_for_node
 from muster.objects.reasons import Reason, Verdict
 
 Configure = Callable[[Mapping[str, object]], Sequence[Profile]]
@@ -61,25 +60,27 @@ class Engine:
         state.now = now = max(now, state.now)
         decisions: list[AnyDecision] = []
         if has_time_passed:
-            self._apply(ev.Tick(), decisions)  # plugins notice what time alone has changed before anything is decided
+            self._take_in(ev.Tick(), decisions)  # plugins notice what time alone has changed before anything is decided
         for event in events:
-            self._apply(event, decisions)
+            self._take_in(event, decisions)
         state.flush_nodes()
-        self._settle_gangs()
         self._expire(now, decisions)
+        self._settle_gangs(decisions)
         self._settle()
         self._decide(now, units_max, decisions)
         return decisions
 
     @property
     def has_work(self) -> bool:
-        return self.waiting.has_active
+        """Whether more could be tried at once: units are active, or the last step left open whom it could help."""
+        is_open = bool(self.state.freed or self.state.woken)
+        return self.waiting.has_active or (is_open and bool(self.waiting.parked))
 
     @property
     def next_deadline(self) -> float | None:
         """When a `Tick` is needed even if nothing happens."""
         times = [held.until for held in self.holds.values()]
-        looks = [plugin.next_look() for plugin in self.state.observers]
+        looks = [self.state.tell(plugin, "next_look") for plugin in self.state.observers]
         return min([*times, *(t for t in (self.waiting.next_retry, *looks) if t is not None)], default=None)
 
     @property
@@ -93,7 +94,7 @@ class Engine:
     # -- deciding --------------------------------------------------------------------------------------------------------
 
     def _decide(self, now: float, units_max: int | None, decisions: list[AnyDecision]) -> None:
-        for cycle in self._cycles.values():
+        for cycle in self._distinct:
             cycle.begin()
         choosers = [p for cycle in self._distinct for p in cycle.profile.at["next_unit"]]
         left = units_max if units_max is not None else -1
@@ -106,19 +107,29 @@ class Engine:
                 self._settle()
                 if not self.waiting.has_active:
                     break
+                for cycle in self._distinct:
+                    cycle.begin()
                 continue
             left -= 1
-            made = self._cycles[unit.schedule_as].attempt(unit, now)
-            for decision in made:
+            for decision in self._cycles[unit.schedule_as].attempt(unit, now):
                 if isinstance(decision, Park):
                     if said_anew(self.verdicts.get(unit.id), decision.verdict):
                         decisions.append(decision)
                     self.verdicts[unit.id] = decision.verdict
                 else:
                     decisions.append(decision)
+                self._note_gang(decision, unit)
             if unit.id not in self.waiting.parked:
                 self.verdicts.pop(unit.id, None)
             self._spread_touches()
+            if self._changed_gangs:
+                self._settle_gangs(decisions)
+
+    def _note_gang(self, decision: AnyDecision, unit: Unit) -> None:
+        """A gang that had to yield, or was placed in part, is made anew: who came meanwhile, or is left, waits with it."""
+        is_part = isinstance(decision, Place) and len(decision.pods) < len(unit.pods)
+        if (is_part or isinstance(decision, Release)) and is_gang(decision.unit):
+            self._changed_gangs[decision.unit] = None
 
     def _next(self, choosers: Sequence[Any], now: float) -> Unit | None:
         if not self.waiting.has_active:
@@ -147,17 +158,7 @@ class Engine:
         for slot in sorted(freed):
             if not waiting.parked:
                 break
-            fits, room = functools.partial(self._fits_at, slot), functools.partial(self._room, slot)
-            waiting.wake_for(state.nodes.free[:, slot], fits, room)
-
-    def _fits_at(self, slot: int, shape: Shape) -> bool:
-        cycle = self._cycles.get(shape.spec.scheduler_name)
-        return cycle is not None and cycle.evaluator.fits_at(shape, slot)
-
-    def _room(self, slot: int, shape: Shape) -> int:
-        """How many pods of the shape the node's free amounts cover."""
-        rows = np.flatnonzero(shape.request)
-        return int((self.state.nodes.free[rows, slot] // shape.request[rows]).min()) if len(rows) else 1
+            wake_for_node(slot, state, waiting, self._cycles)
 
     def _spread_touches(self) -> None:
         touched = self.state.touched
@@ -169,6 +170,14 @@ class Engine:
 
     # -- events ----------------------------------------------------------------------------------------------------------
 
+    def _take_in(self, event: ev.AnyEvent, decisions: list[AnyDecision]) -> None:
+        """Apply the event. One that can't be is left out and noted: an object that stopped the engine would stop it again
+        after every restart, for everybody."""
+        try:
+            self._apply(event, decisions)
+        except Exception as error:  # noqa: BLE001 - nobody foresaw it
+            self.state.note_fault(_subject(event), f"{type(event).__name__}: {type(error).__name__}: {error}")
+
     def _apply(self, event: ev.AnyEvent, decisions: list[AnyDecision]) -> None:
         state = self.state
         if isinstance(event, ev.NodeSeen | ev.NodeGone):
@@ -178,15 +187,15 @@ class Engine:
             state.flush_nodes()
         match event:
             case ev.PodSeen(pod=pod):
-                self._see(pod)
+                self._see(pod, decisions)
             case ev.PodGone(uid=uid):
-                self._remove(uid)
+                self._remove(uid, decisions)
             case ev.BindFailed():
                 self._bind_failed(event, decisions)
             case ev.Bound(uid=uid):
                 self._bound(uid)
             case ev.Planned():
-                self._planned(event)
+                self._planned(event, decisions)
             case ev.EvictFailed(uid=uid):
                 self._evict_failed(uid)
             case ev.Permitted():
@@ -199,12 +208,17 @@ class Engine:
                 self.waiting.wake_all(units or None)
             case ev.Configured(configuration=document):
                 if self._configure is not None:
-                    self._use(self._configure(document))
+                    profiles = self._configure(document)
+                    self._leave_holds(profiles, decisions)
+                    self._use(profiles)
+            case ev.PodGroupSeen() | ev.PodGroupGone():
+                apply_book(event, state)
+                self._changed_gangs[gang_of(event)] = None
             case _:
-                self._apply_book(event)
+                apply_book(event, state)
         if not isinstance(event, ev.PodSeen | ev.PodGone | ev.Bound):
             for observer in state.observers:
-                slots = observer.event(event) or ()
+                slots = state.tell(observer, "event", event) or ()
                 if slots and observer.scope is Scope.NODE:
                     # What it said about the nodes themselves is asked again, as if they had been described anew.
                     state.nodes.version += 1
@@ -212,55 +226,12 @@ class Engine:
                     state.touched[slot] = None
                     state.freed[slot] = None
 
-    def _apply_book(self, event: ev.AnyEvent) -> None:
-        """The smaller kinds are kept by name; who depends on them is woken."""
-        books = self.state
-        match event:
-            case ev.NodeMetricSeen(metric=m):
-                books.keep(books.metrics, m.metadata.name, m, Wake.METRIC)
-            case ev.NodeMetricGone(name=name):
-                books.keep(books.metrics, name, None, Wake.METRIC)
-            case ev.BudgetSeen(budget=b):
-                books.keep(books.budgets, (b.metadata.namespace, b.metadata.name), b, Wake.POD)
-            case ev.BudgetGone(namespace=namespace, name=name):
-                books.keep(books.budgets, (namespace, name), None, Wake.POD)
-            case ev.ClaimSeen(claim=c):
-                books.keep(books.claims, (c.metadata.namespace, c.metadata.name), c, Wake.VOLUME)
-            case ev.ClaimGone(namespace=namespace, name=name):
-                books.keep(books.claims, (namespace, name), None, Wake.VOLUME)
-            case ev.VolumeSeen(volume=v):
-                books.keep(books.volumes, v.metadata.name, v, Wake.VOLUME)
-            case ev.VolumeGone(name=name):
-                books.keep(books.volumes, name, None, Wake.VOLUME)
-            case ev.StorageClassSeen(storage_class=s):
-                books.keep(books.storage_classes, s.metadata.name, s, Wake.VOLUME)
-            case ev.StorageClassGone(name=name):
-                books.keep(books.storage_classes, name, None, Wake.VOLUME)
-            case ev.NamespaceSeen(namespace=n):
-                books.keep(books.namespaces, n.metadata.name, n, Wake.NAMESPACE)
-            case ev.NamespaceGone(name=name):
-                books.keep(books.namespaces, name, None, Wake.NAMESPACE)
-            case ev.PoolSeen(pool=p):
-                books.keep(books.pools, p.metadata.name, p, Wake.NODE)
-            case ev.PoolGone(name=name):
-                books.keep(books.pools, name, None, Wake.NODE)
-            case ev.LinkSeen(link=link):
-                books.keep(books.links, link.metadata.name, link, Wake.LINK)
-            case ev.LinkGone(name=name):
-                books.keep(books.links, name, None, Wake.LINK)
-            case ev.PodGroupSeen(group=g):
-                books.keep(books.groups, (g.metadata.namespace, g.metadata.name), g, Wake.GROUP)
-                self._changed_gangs[f"PodGroup/{g.metadata.namespace}/{g.metadata.name}"] = None
-            case ev.PodGroupGone(namespace=namespace, name=name):
-                books.keep(books.groups, (namespace, name), None, Wake.GROUP)
-                self._changed_gangs[f"PodGroup/{namespace}/{name}"] = None
-            case _:
-                pass
-
-    def _see(self, facts: PodFacts) -> None:
+    def _see(self, facts: PodFacts, decisions: list[AnyDecision]) -> None:
         known = self.state.pods.get(facts.metadata.uid)
         was_waiting = known is None or (known.phase is Phase.WAITING)
+        could_wait = known is None or _may_wait(known)
         shape = known.shape if known is not None else None
+        said = _gang_minimum(known.facts) if known is not None else ()
         pod = self.state.see_pod(facts)
         if known is None:
             pod.unit = unit_id_of(pod)
@@ -274,63 +245,73 @@ class Engine:
                 or pod.phase is not Phase.WAITING
                 or pod.shape is not shape
                 or not _may_wait(pod)
+                or not could_wait
+                or said != _gang_minimum(facts)
             ):
                 self._gangs.setdefault(pod.unit, {})[pod.uid] = pod
                 self._changed_gangs[pod.unit] = None
+                if pod.phase is Phase.BOUND or not _may_wait(pod):
+                    self.state.withdraw(pod.uid, settled_on=pod.node)
             return
-        if pod.phase is not Phase.WAITING:
+        if pod.phase is Phase.BOUND or not _may_wait(pod):
             if known is not None:
-                self._forget_waiting(pod)
-        elif not _may_wait(pod):
-            self._forget_waiting(pod)
-        elif pod.unit not in self.waiting.units or pod.shape is not shape:
+                self._forget_waiting(pod, decisions)
+        elif pod.phase is Phase.WAITING and (not self._is_waiting(pod) or pod.shape is not shape):
             self.waiting.add(single_unit(pod))
 
-    def _forget_waiting(self, pod: PodRecord) -> None:
-        """The pod needs no node any more: bound, ending, finished or gone."""
-        if pod.unit in self.waiting.units:
-            self.waiting.remove(pod.unit)
-        if pod.unit in self.holds:
-            self._give_back_hold(pod.unit)
-        self.verdicts.pop(pod.unit, None)
-        for cycle in self._distinct:
-            cycle.evaluator.nominations.pop(pod.uid, None)
+    def _is_waiting(self, pod: PodRecord) -> bool:
+        """Whether the unit of that name is this very pod: another of the same name may have come before this one went."""
+        unit = self.waiting.units.get(pod.unit)
+        return unit is not None and pod.uid in unit.pods
 
-    def _remove(self, uid: str) -> None:
+    def _forget_waiting(self, pod: PodRecord, decisions: list[AnyDecision]) -> None:
+        """The pod needs no node any more: bound, ending, finished or gone."""
+        if self._is_waiting(pod):
+            self.waiting.remove(pod.unit)
+        held = self.holds.get(pod.unit)
+        if held is not None and pod.uid in held.unit.pods:
+            self._give_up_hold(pod.unit, Reason.RESERVATION_EXPIRED, "its pod needs no node any more", decisions)
+        if pod.unit not in self.waiting.units:
+            self.verdicts.pop(pod.unit, None)
+        self.state.withdraw(pod.uid, settled_on=pod.node)
+
+    def _remove(self, uid: str, decisions: list[AnyDecision]) -> None:
         pod = self.state.remove_pod(uid)
         if pod is None:
             return
         if is_gang(pod.unit) and pod.unit in self._gangs:
             self._gangs[pod.unit].pop(uid, None)
             self._changed_gangs[pod.unit] = None
-            for cycle in self._distinct:
-                cycle.evaluator.nominations.pop(uid, None)
+            self.state.withdraw(uid)
         elif pod.is_ours:
-            self._forget_waiting(pod)
+            self._forget_waiting(pod, decisions)
 
-    def _settle_gangs(self) -> None:
+    def _settle_gangs(self, decisions: list[AnyDecision]) -> None:
         """Make the units of gangs anew whose members changed."""
         changed, self._changed_gangs = self._changed_gangs, {}
         for unit_id in changed:
-            members = self._gangs.get(unit_id, {})
-            if unit_id in self.holds:
-                self._drop_hold_without_members(unit_id)
-            _, namespace, name = unit_id.split("/", 2)
-            live = [pod for pod in members.values() if pod.phase is not Phase.WAITING or _may_wait(pod)]
-            unit = gang_unit(unit_id, live, self.state.groups.get((namespace, name)))
-            if unit is None or unit_id in self.holds:
+            try:
+                self._settle_gang(unit_id, decisions)
+            except Exception as error:  # noqa: BLE001 - as in `_take_in`
                 self.waiting.remove(unit_id)
-                if unit is None:
-                    self.verdicts.pop(unit_id, None)
-            else:
-                self.waiting.add(unit)
-            if not members:
-                self._gangs.pop(unit_id, None)
+                self.state.note_fault(unit_id, f"{type(error).__name__}: {error}")
 
-    def _drop_hold_without_members(self, unit_id: str) -> None:
-        held = self.holds[unit_id]
-        if any(one.pod.uid not in self.state.pods for one in held.placed):
-            self._give_back_hold(unit_id)
+    def _settle_gang(self, unit_id: str, decisions: list[AnyDecision]) -> None:
+        members = self._gangs.get(unit_id, {})
+        held = self.holds.get(unit_id)
+        if held is not None and not all(one.pod.uid in members and _may_wait(one.pod) for one in held.placed):
+            self._give_up_hold(unit_id, Reason.GANG_INCOMPLETE, "a member that was held for is gone", decisions)
+        _, namespace, name = unit_id.split("/", 2)
+        live = [pod for pod in members.values() if pod.phase is not Phase.WAITING or _may_wait(pod)]
+        unit = gang_unit(unit_id, live, self.state.groups.get((namespace, name)))
+        if unit is None or unit_id in self.holds:
+            self.waiting.remove(unit_id)
+            if unit is None:
+                self.verdicts.pop(unit_id, None)
+        else:
+            self.waiting.add(unit)
+        if not members:
+            self._gangs.pop(unit_id, None)
 
     # -- what became of decisions ----------------------------------------------------------------------------------------
 
@@ -340,7 +321,9 @@ class Engine:
             pod.phase = Phase.BOUND
             cycle = self._cycles.get(pod.facts.spec.scheduler_name)
             for plugin in cycle.profile.at["post_bind"] if cycle is not None else ():
-                plugin.post_bind(pod, pod.node)
+                # Nothing is left to decide: a plugin that fails here fails alone.
+                with contextlib.suppress(Exception):
+                    plugin.post_bind(pod, pod.node)
 
     def _bind_failed(self, event: ev.BindFailed, decisions: list[AnyDecision]) -> None:
         pod = self.state.pods.get(event.uid)
@@ -360,25 +343,32 @@ class Engine:
         elif pod.is_ours:
             self.waiting.add(single_unit(pod))
 
-    def _planned(self, event: ev.Planned) -> None:
+    def _planned(self, event: ev.Planned, decisions: list[AnyDecision]) -> None:
+        lost: list[str] = []
         for uid, node in event.pods:
             pod = self.state.pods.get(uid)
-            if pod is None or pod.phase is not Phase.WAITING or node not in self.state.nodes.slots or not _may_wait(pod):
+            if pod is None or pod.phase is not Phase.WAITING:
+                continue
+            self._spread_touches()
+            slot = self.state.nodes.slots.get(node)
+            if slot is None or not _may_wait(pod) or not fits_at(slot, pod.shape, self._cycles):
+                lost.append(uid)
                 continue
             self.waiting.remove(pod.unit)
             self.state.assume(pod, node)
             if is_gang(pod.unit):
                 self._changed_gangs[pod.unit] = None
+        if lost:
+            decisions.append(Release(event.unit, Reason.BINDING_FAILED, "does not fit as planned any more", tuple(lost)))
 
     def _evict_failed(self, uid: str) -> None:
         pod = self.state.pods.get(uid)
         if pod is None:
             return
         self.state.mark_victim(pod, False)
-        for cycle in self._distinct:
-            nominations = cycle.evaluator.nominations
-            for nominated in [n for n, (node, _) in nominations.items() if node == pod.node]:
-                _, waiter = nominations.pop(nominated)
+        for nominated, (node, waiter) in list(self.state.nominations.items()):
+            if node == pod.node:
+                self.state.withdraw(nominated)
                 self.waiting.wake_all((waiter.unit,))
 
     # -- holds -----------------------------------------------------------------------------------------------------------
@@ -389,45 +379,61 @@ class Engine:
             return
         held.waiting_for.discard(event.party)
         if event.party == "" or not held.waiting_for:
+            try:
+                place = self._cycles[held.unit.schedule_as].place(held.unit, held.placed)
+            except PluginFault as fault:
+                self._release(event.unit, Reason.PLUGIN_ERROR, str(fault), decisions)
+                return
             del self.holds[event.unit]
-            decisions.append(self._cycles[held.unit.schedule_as].place(held.unit, held.placed))
+            decisions.append(place)
 
     def _expire(self, now: float, decisions: list[AnyDecision]) -> None:
         for unit_id in [unit_id for unit_id, held in self.holds.items() if held.until <= now]:
             self._release(unit_id, Reason.RESERVATION_EXPIRED, "no permit came in time", decisions)
+        slots = self.state.nodes.slots
+        for unit_id in [
+            unit_id for unit_id, held in self.holds.items() if any(one.pod.node not in slots for one in held.placed)
+        ]:
+            self._release(unit_id, Reason.RESERVATION_EXPIRED, "a node that it held room on is gone", decisions)
 
     def _release(self, unit_id: str, reason: Reason, message: str, decisions: list[AnyDecision]) -> None:
-        held = self._give_back_hold(unit_id)
-        if held is not None:
-            decisions.append(Release(unit_id, reason, message, tuple(one.pod.uid for one in held.placed)))
+        """Give up what the unit holds, and let it try again."""
+        held = self._give_up_hold(unit_id, reason, message, decisions)
+        if held is not None and is_gang(unit_id):
+            self._changed_gangs[unit_id] = None  # others may have come while it was held
+        elif held is not None:
             self.waiting.add(held.unit)
 
-    def _give_back_hold(self, unit_id: str) -> Held | None:
+    def _give_up_hold(self, unit_id: str, reason: Reason, message: str, decisions: list[AnyDecision]) -> Held | None:
         held = self.holds.pop(unit_id, None)
         if held is not None:
-            cycle = self._cycles.get(held.unit.schedule_as)
-            if cycle is not None:
-                cycle.give_back(held.placed)
+            self._cycles[held.unit.schedule_as].give_back(held.placed)
+            decisions.append(Release(unit_id, reason, message, uids_of(held.placed)))
         return held
 
     # -- configuration ---------------------------------------------------------------------------------------------------
 
+    def _leave_holds(self, profiles: Sequence[Profile], decisions: list[AnyDecision]) -> None:
+        """Give up what units hold whose profile goes: nobody would place them."""
+        names = {name for profile in profiles for name in profile.names}
+        for unit_id in [unit_id for unit_id, held in self.holds.items() if held.unit.schedule_as not in names]:
+            self._release(unit_id, Reason.RESERVATION_EXPIRED, "the profile that placed it is gone", decisions)
+
     def _use(self, profiles: Sequence[Profile]) -> None:
         """Go over to other profiles; whatever waits is tried again under them."""
-        kept: dict[str, tuple[str, PodRecord]] = {}
         for cycle in self._distinct:
-            kept.update(cycle.evaluator.nominations)
             cycle.profile.detach(self.state)
             cycle.evaluator.close()
         self._cycles, self._distinct = {}, []
         for profile in profiles:
             profile.attach(self.state)
             evaluator = Evaluator(profile, self.state, rows_max=profile.cached_shapes_max)
-            evaluator.nominations = dict(kept)
             cycle = Cycle(profile, self.state, evaluator, self.waiting, self.holds)
             self._distinct.append(cycle)
             for name in profile.names:
                 self._cycles[name] = cycle
+        for held in self.holds.values():
+            held.profile = self._cycles[held.unit.schedule_as].profile
         self._adopt()
 
     def _adopt(self) -> None:
@@ -435,16 +441,35 @@ class Engine:
         for pod in self.state.pods.values():
             pod.is_ours = pod.facts.spec.scheduler_name in self._cycles
             if pod.phase is Phase.WAITING:
+                # Other transformers, and other annotations that tell shapes apart.
+                self.state.replace_waiting(pod, pod.seen)
                 if not pod.is_ours or not _may_wait(pod):
                     self.waiting.remove(pod.unit)
+                    self.verdicts.pop(pod.unit, None)
+                    self.state.withdraw(pod.uid)
+                    if not pod.is_ours and pod.uid in self._gangs.get(pod.unit, {}):
+                        del self._gangs[pod.unit][pod.uid]
+                        self._changed_gangs[pod.unit] = None
                 elif is_gang(pod.unit):
                     self._gangs.setdefault(pod.unit, {})[pod.uid] = pod
                     self._changed_gangs[pod.unit] = None
                 else:
-                    pod.shape = self.state.shapes.shape_of(pod.facts)
                     self.waiting.add(single_unit(pod))
 
 
 def _may_wait(pod: PodRecord) -> bool:
     """Whether the pod is to be placed at all: alive, and let through its gates."""
     return not pod.is_ending and not pod.facts.spec.scheduling_gates and not pod.facts.is_finished
+
+
+def _gang_minimum(facts: PodFacts) -> tuple[str | None, ...]:
+    """What the pod says of how many must start together."""
+    meta = facts.metadata
+    return meta.annotations.get(GANG_MIN), meta.labels.get(POD_GROUP_MIN)
+
+
+def _subject(event: ev.AnyEvent) -> str:
+    """What the event is about, for people."""
+    about = getattr(event, event.__struct_fields__[0], None) if event.__struct_fields__ else None
+    meta = getattr(about, "metadata", None)
+    return f"{meta.namespace}/{meta.name}".strip("/") if meta is not None else str(about)[:100]

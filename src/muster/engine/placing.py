@@ -20,7 +20,7 @@ import numpy as np
 from muster.engine.blocks import NodeBlock
 from muster.engine.columns import Array
 from muster.engine.evaluate import Evaluator
-from muster.engine.pods import PodRecord
+from muster.engine.pods import Phase, PodRecord
 from muster.engine.state import State
 from muster.engine.units import Group, Unit
 from muster.objects.reasons import Verdict
@@ -49,7 +49,16 @@ Explain = Callable[[PodRecord], Verdict]
 
 
 def place_unit(unit: Unit, evaluator: Evaluator, state: State, explain: Explain) -> list[Placed] | Shortage:
-    """Assume nodes for the unit's pods. On shortage nothing stays assumed."""
+    """Assume nodes for the unit's pods. On shortage nothing stays assumed, nor when a plugin fails."""
+    try:
+        return _search(unit, evaluator, state, explain)
+    except Exception:
+        assumed = [pod for uid in unit.pods if (pod := state.pods[uid]).phase is Phase.ASSUMED]
+        _give_back([Placed(pod, state.nodes.slots[pod.node], 0) for pod in assumed], state, evaluator)
+        raise
+
+
+def _search(unit: Unit, evaluator: Evaluator, state: State, explain: Explain) -> list[Placed] | Shortage:
     groups = [group for group in unit.groups if group.controlled and group.pods]
     first = _try(unit, groups, evaluator, state, explain)
     if isinstance(first, list) or len(groups) == 1:
@@ -65,7 +74,7 @@ def place_unit(unit: Unit, evaluator: Evaluator, state: State, explain: Explain)
 def _fits_alone(group: Group, evaluator: Evaluator, state: State) -> bool:
     found, _ = _place_group([state.pods[uid] for uid in group.pods], evaluator, state)
     _give_back(found, state, evaluator)
-    return len(found) >= group.missing
+    return len(found) >= max(group.missing, 1)
 
 
 def _try(unit: Unit, groups: Sequence[Group], evaluator: Evaluator, state: State, explain: Explain) -> list[Placed] | Shortage:
@@ -75,13 +84,14 @@ def _try(unit: Unit, groups: Sequence[Group], evaluator: Evaluator, state: State
     for group in groups:
         pods = [state.pods[uid] for uid in group.pods]
         found, stuck = _place_group(pods, evaluator, state)
-        if len(found) >= group.missing:
+        is_whole = len(found) >= group.missing
+        # A group that runs already must not place any more; when it can't, what is left of it waits all the same.
+        if stuck is not None and not shortages and not (is_whole and found):
+            shortages.append(Shortage(group, len(found), max(group.missing, 1), stuck, explain(stuck)))
+        if is_whole:
             taken += found
             whole += 1
         else:
-            assert stuck is not None
-            if not shortages:
-                shortages.append(Shortage(group, len(found), group.missing, stuck, explain(stuck)))
             _give_back(found, state, evaluator)
     settled = sum(1 for group in unit.groups if group.controlled and not group.pods and group.bound >= group.min)
     if whole + settled >= min(unit.min_groups, len(unit.groups)) and (taken or not shortages):

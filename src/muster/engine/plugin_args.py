@@ -6,9 +6,10 @@ the class has between its members. Pure, apart from what a foreign class does in
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args, get_origin
 
 import msgspec
 
@@ -130,6 +131,7 @@ def _convert(value: object, cls: Any, path: str, notes: Notes) -> object:
         place = _PLACE.search(message)
         inside = place[1] if place else ""
         said, found = _plain(_PLACE.sub("", message)), _found(value, inside)
+        said += _choices(_type_at(cls, inside))
         notes.error(f"{path}{inside}", said if not found or (found[0] == "'" and found in said) else f"{said}; it is {found}")
     except Exception as error:  # noqa: BLE001 - the class may be anybody's
         notes.error(path, f"could not be read: {type(error).__name__}: {error}")
@@ -146,6 +148,26 @@ def _found(value: Any, inside: str) -> str:
         else:
             return ""  # somewhere in a mapping of any names: msgspec does not say where
     return "" if value is None or isinstance(value, Mapping | list | tuple) else shown(value)
+
+
+def _type_at(cls: Any, inside: str) -> Any:
+    """The type of the member that is meant; None where it is not one of nested structs."""
+    for name, _ in _STEP.findall(inside):
+        structs = [one for one in (cls, *get_args(cls)) if isinstance(one, type) and issubclass(one, msgspec.Struct)]
+        fields = [field for one in structs for field in msgspec.structs.fields(one) if field.encode_name == name]
+        cls = fields[0].type if fields else None
+    return cls
+
+
+def _choices(cls: Any) -> str:
+    """The values to choose from, where there are only so many."""
+    if isinstance(cls, type) and issubclass(cls, enum.Enum):
+        values: list[object] = [member.value for member in cls]
+    elif get_origin(cls) is Literal:
+        values = list(get_args(cls))
+    else:
+        return ""
+    return f"; choose {' or '.join(map(str, values))}"
 
 
 def _plain(message: str) -> str:

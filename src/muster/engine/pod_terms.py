@@ -150,6 +150,7 @@ class Rules(NamedTuple):
 
 
 NO_RULES = Rules()
+WEIGHT_MAX = 100
 
 
 def has_rules(affinity: Affinity | None) -> bool:
@@ -210,7 +211,8 @@ class _Reader:
         where = f"spec.affinity.{name}.preferredDuringSchedulingIgnoredDuringExecution"
         for index, weighted in enumerate(terms):
             rule = self._rule(weighted.pod_affinity_term, f"{where}[{index}].podAffinityTerm")
-            yield rule._replace(weight=sign * weighted.weight)
+            # The API takes no other weight; one that came another way must not break the sums of everybody.
+            yield rule._replace(weight=sign * min(max(weighted.weight, 0), WEIGHT_MAX))
 
     def _rule(self, term: PodAffinityTerm, where: str) -> Rule:
         namespaces = frozenset(term.namespaces)

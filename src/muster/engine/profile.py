@@ -73,13 +73,13 @@ class Profile:
         """Make the plugins observers of `state`, and tell them what is in it."""
         for plugin in self.plugins:
             state.shapes.names.add(plugin.shape_annotations, plugin.shape_labels)
-            plugin.attach(state)
+            state.tell(plugin, "attach", state)
             for slot, node in enumerate(state.nodes.facts):
-                plugin.node_seen(slot, node)
+                state.tell(plugin, "node_seen", slot, node)
             for pods in state.on_node.values():
                 for pod in pods.values():
                     if pod.index >= 0:
-                        plugin.pod_added(pod, state.nodes.slots[pod.node])
+                        state.tell(plugin, "pod_added", pod, state.nodes.slots[pod.node])
             state.observe(plugin)
 
     def detach(self, state: State) -> None:

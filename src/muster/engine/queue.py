@@ -1,7 +1,8 @@
 """Who waits: units to be tried, in order, and units that were tried and parked, by what would help them.
 
 A parked unit wakes when it could fit after all, and not before: every node that offers more than it did is checked against the
-needs of all parked shapes at once, and of a shape whose pods are alike only as many units wake as the node has room for. What
+needs of all parked shapes at once, and of a shape whose pods are alike only as many units wake as the node has room for. One of
+those that does not take the place after all (it is gone, or refused for another reason) passes it on to the next in line. What
 was refused by a rule between pods wakes when such pods change.
 
 Pure, single-threaded. Invariants: a unit is active or parked or neither, never both; waking keeps a unit's place in the order.
@@ -48,6 +49,11 @@ class Waiting:
         self._rank: dict[str, int] = {}
         self._by_shape: dict[int, dict[str, None]] = {}
         self._by_wake: dict[Wake, dict[str, None]] = {}
+        self._retries: dict[str, float] = {}
+        self._woken_first: dict[str, Shape] = {}
+        """Active units that woke while others of their shape sleep on."""
+        self._trying: tuple[str, Shape | None] = ("", None)
+        """The unit that was taken out last; of a shape, if others of it sleep on."""
         self._needs = _Needs()
 
     def __len__(self) -> int:
@@ -56,6 +62,11 @@ class Waiting:
     @property
     def has_active(self) -> bool:
         return bool(self._keys)
+
+    @property
+    def top_priority(self) -> int:
+        """The highest priority of any parked pod; very low when there is none."""
+        return self._needs.top_priority
 
     def active(self) -> list[Unit]:
         """Active units in order."""
@@ -68,11 +79,13 @@ class Waiting:
         self._unpark(unit.id)
         self.units[unit.id] = unit
         self._activate(unit)
+        self._pass_on(self._woken_first.pop(unit.id, None))
 
     def remove(self, unit_id: str) -> Unit | None:
         self._unpark(unit_id)
         self._keys.pop(unit_id, None)
         self._rank.pop(unit_id, None)
+        self._pass_on(self._woken_first.pop(unit_id, None))
         return self.units.pop(unit_id, None)
 
     def pop(self) -> Unit | None:
@@ -83,6 +96,7 @@ class Waiting:
             unit_id = key[3]
             if keys.get(unit_id) is key:
                 del keys[unit_id]
+                self._trying = (unit_id, self._woken_first.pop(unit_id, None))
                 return self.units.pop(unit_id)
         return None
 
@@ -91,10 +105,14 @@ class Waiting:
         if unit_id not in self._keys:
             return None
         del self._keys[unit_id]
+        self._trying = (unit_id, self._woken_first.pop(unit_id, None))
         return self.units.pop(unit_id)
 
     def park(self, parked: Parked) -> None:
         unit_id = parked.unit.id
+        if self._trying[0] == unit_id and not parked.is_plain:
+            self._pass_on(self._trying[1])
+        self._trying = ("", None)
         self.units[unit_id] = parked.unit
         self.parked[unit_id] = parked
         for shape in parked.shapes:
@@ -102,6 +120,8 @@ class Waiting:
             self._needs.add(shape)
         for wake in parked.wakes:
             self._by_wake.setdefault(wake, {})[unit_id] = None
+        if parked.retry_at is not None:
+            self._retries[unit_id] = parked.retry_at
 
     def rank(self, order: Sequence[str]) -> None:
         """Another order. Units that are not in it come behind, in their own."""
@@ -123,13 +143,12 @@ class Waiting:
                 self._wake(unit_id)
 
     def wake_due(self, now: float) -> None:
-        for unit_id, parked in list(self.parked.items()):
-            if parked.retry_at is not None and parked.retry_at <= now:
-                self._wake(unit_id)
+        for unit_id in [unit_id for unit_id, retry_at in self._retries.items() if retry_at <= now]:
+            self._wake(unit_id)
 
     @property
     def next_retry(self) -> float | None:
-        return min((p.retry_at for p in self.parked.values() if p.retry_at is not None), default=None)
+        return min(self._retries.values(), default=None)
 
     def wake_for(self, free: Array, fits: Callable[[Shape], bool], room: Callable[[Shape], int]) -> int:
         """A node offers `free` (rows): wake the units that could use it. `fits` asks the filters about that node, `room` says
@@ -143,12 +162,25 @@ class Waiting:
             plain = [unit_id for unit_id in ids if self.parked[unit_id].is_plain]
             others = [unit_id for unit_id in ids if not self.parked[unit_id].is_plain]
             if len(plain) > 1:
-                places = room(shape)
-                plain = heapq.nsmallest(places, plain, key=lambda unit_id: self._key(self.parked[unit_id].unit))
+                first = self._first(plain, max(room(shape), 1))
+                if len(first) < len(plain):
+                    self._woken_first.update(dict.fromkeys(first, shape))
+                plain = first
             for unit_id in (*plain, *others):
                 self._wake(unit_id)
                 woken += 1
         return woken
+
+    def _first(self, unit_ids: Iterable[str], count: int) -> list[str]:
+        return heapq.nsmallest(count, unit_ids, key=lambda unit_id: self._key(self.parked[unit_id].unit))
+
+    def _pass_on(self, shape: Shape | None) -> None:
+        """A unit that was woken for a place did not take it: the next of its shape is."""
+        ids = self._by_shape.get(shape.number, ()) if shape is not None else ()
+        for unit_id in self._first([unit_id for unit_id in ids if self.parked[unit_id].is_plain], 1):
+            if shape is not None:
+                self._woken_first[unit_id] = shape
+            self._wake(unit_id)
 
     # -- inside ------------------------------------------------------------------------------------------------------------
 
@@ -169,6 +201,7 @@ class Waiting:
         parked = self.parked.pop(unit_id, None)
         if parked is None:
             return None
+        self._retries.pop(unit_id, None)
         for shape in parked.shapes:
             ids = self._by_shape[shape.number]
             ids.pop(unit_id, None)
@@ -188,6 +221,13 @@ class _Needs:
         self._shapes: list[Shape | None] = []
         self._free: list[int] = []
         self._need: Array = np.full((0, 0), NOTHING_ASKED, np.int64)
+        self._top: int | None = None
+
+    @property
+    def top_priority(self) -> int:
+        if self._top is None:
+            self._top = max((shape.priority for shape in self._shapes if shape is not None), default=-_LAST)
+        return self._top
 
     def add(self, shape: Shape) -> None:
         if shape.number in self._columns:
@@ -202,12 +242,16 @@ class _Needs:
             self._need = grown
         column = self._columns[shape.number] = self._free.pop()
         self._shapes[column] = shape
+        if self._top is not None:
+            self._top = max(self._top, shape.priority)
         self._need[: len(shape.need), column] = shape.need
         self._need[len(shape.need) :, column] = NOTHING_ASKED
 
     def remove(self, shape: Shape) -> None:
         column = self._columns.pop(shape.number)
         self._shapes[column] = None
+        if shape.priority == self._top:
+            self._top = None
         self._free.append(column)
 
     def within(self, free: Array) -> list[Shape]:

@@ -32,6 +32,10 @@ AMOUNT_MAX: Final = 2**53
 """Larger amounts are cut to this (8 PiB of memory, 9 Pbps): sums over hundreds of pods still fit into the columns, and shares
 are worked out exactly."""
 RESOURCES_MAX: Final = 256
+ASKED_MAX: Final = 128
+"""So many of them, at most, because a pod asked: whatever pods ask for, rows are left for what nodes really have."""
+OTHER: Final = "other resources"
+"""The row of all that has none of its own. No node ever has any of it."""
 
 DEFAULT_CPU_MILLI: Final = 100
 DEFAULT_MEMORY_BYTES: Final = 200 * 1024 * 1024
@@ -76,6 +80,15 @@ class ResourceTable:
             row = self.rows[name] = len(self.names)
             self.names.append(name)
         return row
+
+    def row_asked(self, name: str) -> int:
+        """The row of something that a pod asks for: past ASKED_MAX, a new name counts as OTHER, which no node has."""
+        is_new = name not in self.rows and len(self.names) >= ASKED_MAX
+        if is_new and OTHER not in self.rows:
+            # Kept free beyond the rest, so that it always finds a place.
+            self.rows[OTHER] = len(self.names)
+            self.names.append(OTHER)
+        return self.rows[OTHER] if is_new else self.row(name)
 
     def reason(self, row: int) -> Reason:
         return _REASONS.get(self.names[row], Reason.EXTENDED_RESOURCE_INSUFFICIENT)
@@ -202,9 +215,9 @@ Vector = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 def vector_of(amounts: Mapping[str, int], table: ResourceTable) -> Vector:
-    """`amounts` in rows; new resources get theirs."""
-    rows = [(table.row(name), amount) for name, amount in amounts.items() if amount or name in table.rows]
+    """`amounts`, of a pod, in rows; new resources get theirs."""
+    rows = [(table.row_asked(name), amount) for name, amount in amounts.items() if amount or name in table.rows]
     vector: Vector = np.zeros(len(table), np.int64)
     for row, amount in rows:
-        vector[row] = amount
+        vector[row] = min(vector[row] + amount, AMOUNT_MAX)
     return vector

@@ -11,8 +11,9 @@ them; a state that is built from the same objects in any order is equal (`equals
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -38,6 +39,7 @@ from muster.engine.shapes import Shape, ShapeTable
 from muster.engine.trial import Trial
 
 _FOLLOWERS_MAX = 10_000
+_FAULTS_MAX = 100
 K = TypeVar("K")
 V = TypeVar("V")
 Key = tuple[str, str]
@@ -64,6 +66,8 @@ class State:
         self.budgets: dict[Key, BudgetFacts] = {}
         self.metrics: dict[str, NodeMetricFacts] = {}
         self.groups: dict[Key, PodGroupFacts] = {}
+        self.nominations: dict[str, tuple[str, PodRecord]] = {}
+        """By uid: room that was made by preemption is kept for whom it was made (node, pod), whatever the others' profile."""
         self.now = 0.0
         self.touched: dict[int, None] = {}
         self.freed: dict[int, None] = {}
@@ -75,6 +79,8 @@ class State:
         """By shape: which of them follow its pods."""
         self.extras: dict[str, object] = {}
         """Indexes that plugins share, by name."""
+        self.faults: dict[str, str] = {}
+        """What was left undone because it failed, by plugin or object; for whoever looks after the scheduler."""
         self._seen_nodes: dict[str, NodeFacts] = {}
         self._gone_nodes: dict[str, None] = {}
 
@@ -114,7 +120,7 @@ class State:
         for slot in changed:
             name = self.nodes.names[slot]
             for observer in self.observers:
-                observer.node_seen(slot, self.nodes.facts[slot])
+                self.tell(observer, "node_seen", slot, self.nodes.facts[slot])
             if name not in before:
                 for pod in self.on_node.get(name, {}).values():
                     self._count(pod, slot)
@@ -209,7 +215,26 @@ class State:
         self.touched.update(dict.fromkeys(touched.tolist()))
         for observer in self._followers(shape):
             for pod, slot in zip(pods, slots.tolist(), strict=True):
-                observer.pod_added(pod, slot)
+                self.tell(observer, "pod_added", pod, slot)
+
+    @contextmanager
+    def without(self, pods: Sequence[PodRecord]) -> Iterator[None]:
+        """For a question: as if these placed pods were gone. Afterwards all is as it was, and nobody is woken for it."""
+        places = [(pod, pod.node, pod.phase) for pod in pods]
+        orders = {node: list(self.on_node[node]) for _, node, _ in places}
+        touched, freed, woken = dict(self.touched), dict(self.freed), set(self.woken)
+        for pod, _, _ in places:
+            self._take_away(pod)
+        try:
+            yield
+        finally:
+            # Backwards, so that each gets its own place in the columns again.
+            for pod, node, phase in reversed(places):
+                self._put(pod, node, phase)
+            for node, order in orders.items():
+                there = self.on_node[node]
+                self.on_node[node] = {uid: there[uid] for uid in order}
+            self.touched, self.freed, self.woken = touched, freed, woken
 
     def observe(self, plugin: Plugin) -> None:
         """Tell the plugin of everything from now on."""
@@ -224,12 +249,26 @@ class State:
             self._pod_observers.remove(plugin)
             self._followers_of.clear()
 
+    def tell(self, plugin: Plugin, point: str, *arguments: Any) -> Any:
+        """Tell an observer. One that raises fails alone, and what it keeps may be off from then on: that is in `faults`."""
+        try:
+            return getattr(plugin, point)(*arguments)
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+            self.note_fault(f"plugin {plugin.name}", f"failed at {point}: {type(error).__name__}: {error}")
+            return None
+
+    def note_fault(self, what: str, why: str) -> None:
+        if what in self.faults or len(self.faults) < _FAULTS_MAX:
+            self.faults[what] = why[:500]
+
     def _followers(self, shape: Shape) -> tuple[Plugin, ...]:
         found = self._followers_of.get(shape.number)
         if found is None:
             if len(self._followers_of) > _FOLLOWERS_MAX:
                 self._followers_of.clear()
-            found = self._followers_of[shape.number] = tuple(p for p in self._pod_observers if p.follows(shape))
+            found = self._followers_of[shape.number] = tuple(
+                p for p in self._pod_observers if (follows := self.tell(p, "follows", shape)) is None or follows
+            )
         return found
 
     def mark_victim(self, pod: PodRecord, is_victim: bool = True) -> None:
@@ -237,6 +276,18 @@ class State:
         free. Holds until the pod is gone."""
         pod.is_victim = is_victim
         self.placed.note(pod)
+
+    def nominate(self, pod: PodRecord, node: str) -> None:
+        """Room is being made for a waiting pod on the node: keep it from others."""
+        self.withdraw(pod.uid, settled_on=node)
+        self.nominations[pod.uid] = (node, pod)
+
+    def withdraw(self, uid: str, *, settled_on: str = "") -> None:
+        """Keep no room for the pod any more. Unless it is there now (`settled_on`), others may have it."""
+        kept = self.nominations.pop(uid, None)
+        slot = self.nodes.slots.get(kept[0]) if kept is not None and kept[0] != settled_on else None
+        if slot is not None:
+            self.freed[slot] = None
 
     # -- the smaller kinds -------------------------------------------------------------------------------------------------
 
@@ -262,6 +313,7 @@ class State:
         twin.extras = {}
         twin.pods = {uid: copy.copy(pod) for uid, pod in self.pods.items()}
         twin.on_node = {node: {uid: twin.pods[uid] for uid in pods} for node, pods in self.on_node.items()}
+        twin.nominations = {uid: (node, twin.pods.get(uid, pod)) for uid, (node, pod) in self.nominations.items()}
         twin.placed = PodColumns(len(self.table))
         for pods in twin.on_node.values():
             for pod in pods.values():
@@ -318,7 +370,7 @@ class State:
         self.placed.add(pod, slot)
         self.touched[slot] = None
         for observer in self._followers(pod.shape):
-            observer.pod_added(pod, slot)
+            self.tell(observer, "pod_added", pod, slot)
 
     def _uncount(self, pod: PodRecord, slot: int) -> None:
         self.nodes.add(slot, pod.request, pod.scoring_cpu, pod.scoring_memory, -1)
@@ -326,7 +378,7 @@ class State:
         self.touched[slot] = None
         self.woken.add(Wake.POD)
         for observer in self._followers(pod.shape):
-            observer.pod_removed(pod, slot)
+            self.tell(observer, "pod_removed", pod, slot)
 
     def _widen(self, pod: PodRecord) -> None:
         self.nodes.grow()
@@ -359,10 +411,10 @@ class State:
             after = pod.facts
             pod.facts = before
             for observer in self._pod_observers:
-                observer.pod_removed(pod, slot)
+                self.tell(observer, "pod_removed", pod, slot)
             pod.facts = after
             for observer in self._pod_observers:
-                observer.pod_added(pod, slot)
+                self.tell(observer, "pod_added", pod, slot)
             self.touched[slot] = None
         self.woken.add(Wake.POD)
 

@@ -93,10 +93,14 @@ def unit_id_of(pod: PodRecord) -> str:
         for label in POD_GROUP_LABELS:
             name = labels.get(label)
             if name:
-                return f"PodGroup/{meta.namespace}/{name}"
+                return gang_id(meta.namespace, name)
     if annotations and (name := annotations.get(GANG_NAME)):
-        return f"PodGroup/{meta.namespace}/{name}"
+        return gang_id(meta.namespace, name)
     return f"Pod/{meta.namespace}/{meta.name}"
+
+
+def gang_id(namespace: str, name: str) -> str:
+    return f"PodGroup/{namespace}/{name}"
 
 
 def is_gang(unit_id: str) -> bool:
@@ -139,10 +143,17 @@ def _minimum(pods: list[PodRecord], group: PodGroupFacts | None) -> int:
     for pod in pods:
         meta = pod.facts.metadata
         text = meta.annotations.get(GANG_MIN) or meta.labels.get(POD_GROUP_MIN)
-        if text is not None and text.isdecimal() and 0 < int(text) <= GANG_LEN_MAX:
-            return int(text)
+        least = _small_number(text) if text is not None else 0
+        if least:
+            return least
     # A pod may be seen before the PodGroup that says how many must start together: one more than there are, until it is.
     return len(pods) + 1 if _lacks_group(pods, group) else 1
+
+
+def _small_number(text: str) -> int:
+    """A whole number up to GANG_LEN_MAX; 0 for anything else. Long texts are not read: that alone may fail."""
+    number = int(text) if len(text) <= len(str(GANG_LEN_MAX)) and text.isdecimal() else 0
+    return number if number <= GANG_LEN_MAX else 0
 
 
 def _lacks_group(pods: list[PodRecord], group: PodGroupFacts | None) -> bool:

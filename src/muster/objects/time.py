@@ -9,6 +9,7 @@ Invariants: `parse_time(format_time(t)) == floor(t)`; `parse_time(format_micro_t
 from __future__ import annotations
 
 import calendar
+import functools
 import math
 import re
 import time
@@ -35,7 +36,13 @@ _TEXT_LEN_MAX = 80
 
 def format_time(instant: float) -> str:
     """`2026-11-15T20:05:41Z`. Fractions of a second are cut off, as Kubernetes does. ValueError outside the years 1 to 9999."""
-    return _utc(math.floor(_finite(instant))).isoformat(timespec="seconds") + "Z"
+    return _format_second(math.floor(_finite(instant)))
+
+
+@functools.lru_cache(maxsize=64)
+def _format_second(whole_s: int) -> str:
+    """Remembered, because thousands of objects are stamped in the same second."""
+    return _utc(whole_s).isoformat(timespec="seconds") + "Z"
 
 
 def format_micro_time(instant: float) -> str:

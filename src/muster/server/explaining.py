@@ -114,7 +114,7 @@ def _require(request: Request, asked: Attributes) -> None:
 
 def _nodes(request: Request) -> int:
     text = request.query_params.get("nodes", str(NODES_SHOWN))
-    if not text.isascii() or not text.isdecimal() or int(text[:9]) > NODES_MAX:
+    if len(text) > len(str(NODES_MAX)) or not text.isascii() or not text.isdecimal() or int(text) > NODES_MAX:
         raise BadRequest(f"nodes: {text!r:.50} is not a whole number from 0 to {NODES_MAX}")
     return int(text)
 
@@ -133,8 +133,8 @@ async def _read(request: Request) -> bytes:
 def _object(body: bytes) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(body)
-    except msgspec.DecodeError as error:
-        raise BadRequest(f"the body is not JSON: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"the body is not JSON, or too deep: {error}") from None
     if not isinstance(found, dict):
         raise BadRequest("the body must be a JSON object: a manifest, or {'key': 'KIND/NAMESPACE/NAME'}")
     return found

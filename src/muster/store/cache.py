@@ -19,6 +19,7 @@ from muster.objects.meta import controller_of, is_deleting, labels_of, name_of, 
 from muster.objects.selectors import LabelQuery
 from muster.objects.status import Raw
 from muster.objects.view import View, view_of
+from muster.store.encoded import Encoded
 
 V = TypeVar("V", bound=View)
 
@@ -56,12 +57,18 @@ class Cached:
         "uid",
     )
 
-    def __init__(self, kind: str, raw: Raw, resource_version: str, keep: Keep, views: Iterable[type[View]]) -> None:
-        """Raises msgspec.ValidationError when `raw` does not fit one of `views`."""
+    def __init__(self, kind: str, obj: Raw | Encoded, resource_version: str, keep: Keep, views: Iterable[type[View]]) -> None:
+        """Raises msgspec.ValidationError when `obj` does not fit one of `views`."""
         self.kind = kind
+        self.resource_version = resource_version
+        if isinstance(obj, dict):
+            self._take_raw(obj, keep, views)
+        else:
+            self._take_encoded(obj, keep, views)
+
+    def _take_raw(self, raw: Raw, keep: Keep, views: Iterable[type[View]]) -> None:
         self.key = ObjectKey(namespace_of(raw), name_of(raw))
         self.uid = uid_of(raw)
-        self.resource_version = resource_version
         self.labels: Mapping[str, str] = labels_of(raw)
         self.owner_uids = tuple(str(owner.get("uid", "")) for owner in owners_of(raw))
         controller = controller_of(raw)
@@ -69,6 +76,18 @@ class Cached:
         self.deleting = is_deleting(raw)
         self._views: dict[type[View], View] = {cls: view_of(cls, raw) for cls in views}
         self._kept: Raw | bytes | None = _encoder.encode(raw) if keep == "bytes" else raw if keep == "raw" else None
+
+    def _take_encoded(self, obj: Encoded, keep: Keep, views: Iterable[type[View]]) -> None:
+        self.key = ObjectKey(*obj.key)
+        self.uid = obj.uid
+        self.labels = obj.labels
+        owners = obj.owners
+        self.owner_uids = tuple(owner.uid for owner in owners) if owners else ()
+        self.controller_uid = next((owner.uid for owner in owners if owner.is_controller), "") if owners else ""
+        self.deleting = obj.deleting
+        value = obj.value
+        self._views = {cls: view_of(cls, value) for cls in views}
+        self._kept = value if keep == "bytes" else _decoder.decode(value) if keep == "raw" else None
 
     @property
     def raw(self) -> Raw:
@@ -172,23 +191,27 @@ class Cache:
         self._functions[name] = function
         self._indexes[name] = {}
         for obj in self._objects.values():
-            self._index(name, function(obj), obj)
+            self._index(name, function(obj), obj.key)
 
     def put(self, obj: Cached) -> Cached | None:
         """Store `obj`; the version that it replaces, if there was one. When an index function raises, nothing has changed."""
-        values = {name: tuple(function(obj)) for name, function in self._functions.items()}
         old = self._objects.get(obj.key)
-        if old is not None:
-            self._unindex(old)
+        moves = []
+        for name, function in self._functions.items():
+            before, after = () if old is None else tuple(function(old)), tuple(function(obj))
+            if before != after:
+                moves.append((name, before, after))
         self._objects[obj.key] = obj
-        for name, under in values.items():
-            self._index(name, under, obj)
+        for name, before, after in moves:
+            self._unindex(name, before, obj.key)
+            self._index(name, after, obj.key)
         return old
 
     def remove(self, key: ObjectKey) -> Cached | None:
         old = self._objects.pop(key, None)
         if old is not None:
-            self._unindex(old)
+            for name, function in self._functions.items():
+                self._unindex(name, function(old), key)
         return old
 
     def check_invariants(self) -> None:
@@ -199,20 +222,19 @@ class Cache:
                     expected.setdefault(value, set()).add(obj.key)
             assert {value: set(keys) for value, keys in self._indexes[name].items()} == expected, f"index {name} is off"
 
-    def _index(self, name: str, under: Iterable[str], obj: Cached) -> None:
+    def _index(self, name: str, under: Iterable[str], key: ObjectKey) -> None:
         values = self._indexes[name]
         for value in under:
-            values.setdefault(value, {})[obj.key] = None
+            values.setdefault(value, {})[key] = None
 
-    def _unindex(self, obj: Cached) -> None:
-        for name, function in self._functions.items():
-            values = self._indexes[name]
-            for value in function(obj):
-                keys = values.get(value)
-                if keys is not None:
-                    keys.pop(obj.key, None)
-                    if not keys:
-                        del values[value]
+    def _unindex(self, name: str, under: Iterable[str], key: ObjectKey) -> None:
+        values = self._indexes[name]
+        for value in under:
+            keys = values.get(value)
+            if keys is not None:
+                keys.pop(key, None)
+                if not keys:
+                    del values[value]
 
 
 def _key_of(obj: Cached) -> ObjectKey:

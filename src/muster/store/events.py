@@ -214,6 +214,7 @@ class EventRecorder:
     def event(self, regarding: Mapping[str, Any], type_: EventKind, reason: str, message: str, *, field_path: str = "") -> None:
         """Note that `reason` happened to `regarding` (an object or an ObjectReference). Never blocks, never raises."""
         self._recorded.inc()
+        reason = str(reason)  # a `Reason` is a str to Python, but not to a store that checks types
         reference = reference_to(regarding, field_path)
         if not reference.get("kind") or not reference.get("name"):
             self._drop(1, "no object")

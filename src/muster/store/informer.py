@@ -22,7 +22,7 @@ import contextlib
 import enum
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 from prometheus_client import Counter, Gauge
@@ -33,7 +33,8 @@ from muster.objects.status import ApiError, Expired, Gone, Raw
 from muster.objects.view import View
 from muster.store.backoff import Backoff, is_cancelled, spread
 from muster.store.cache import Cache, Cached, IndexFunction, Keep, ObjectKey
-from muster.store.contract import EventType, Store, WatchEvent
+from muster.store.contract import EventType, Store
+from muster.store.encoded import Encoded, EncodedReads
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +84,11 @@ class InformerLimits(msgspec.Struct, frozen=True, kw_only=True):
     backoff: Backoff = Backoff(base_s=0.2, max_s=30.0)
 
 
+class _Selectors(TypedDict):
+    label_selector: str
+    field_selector: str
+
+
 class CacheOverflow(Exception):
     """More objects of this kind exist than the informer may hold."""
 
@@ -124,8 +130,8 @@ class Informer:
         self.last_error = ""
         """Why the store can't be followed at the moment; empty while it can."""
         self._store = store
-        self._label_selector = label_selector
-        self._field_selector = field_selector
+        self._encoded = store if isinstance(store, EncodedReads) else None
+        self._selectors = _Selectors(label_selector=label_selector, field_selector=field_selector)
         self._resync_s = resync_s
         self._views: dict[type[View], None] = dict.fromkeys(views)
         self._handlers: dict[int, Handler] = {}
@@ -274,21 +280,25 @@ class Informer:
         token = ""
         self.unreadable.clear()
         while True:
-            page = await self._store.list(
-                self.resource,
-                self.namespace,
-                label_selector=self._label_selector,
-                field_selector=self._field_selector,
-                limit=page_len,
-                continue_token=token,
-            )
-            for raw in page.items:
-                objects[_raw_key(raw)] = self._read(raw, resource_version_of(raw))
+            items, version, token = await self._read_page(page_len, token)
+            for key, obj, object_version in items:
+                objects[key] = self._read(key, obj, object_version)
             if len(objects) > self.limits.objects_max:
                 raise self._overflow()
-            token = page.continue_token
             if not token:
-                return objects, page.resource_version
+                return objects, version
+
+    async def _read_page(self, page_len: int, token: str) -> tuple[Iterable[tuple[ObjectKey, Raw | Encoded, str]], str, str]:
+        """Objects with their keys and versions; the snapshot's version; the token of the next page."""
+        if self._encoded is not None:
+            records = self._encoded.list_records(
+                self.resource, self.namespace, **self._selectors, limit=page_len, continue_token=token
+            )
+            items = [(ObjectKey(*record.key), record, str(record.rv)) for record in records.records]
+            return items, records.resource_version, records.continue_token
+        page = await self._store.list(self.resource, self.namespace, **self._selectors, limit=page_len, continue_token=token)
+        raws = [(_raw_key(raw), raw, resource_version_of(raw)) for raw in page.items]
+        return raws, page.resource_version, page.continue_token
 
     def _replace(self, objects: Mapping[ObjectKey, Cached | None]) -> None:
         for obj in self.cache:
@@ -303,59 +313,79 @@ class Informer:
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         watch_s = self.limits.watch_s * (1 + 0.25 * spread(self._name, self._version))
-        stream = self._store.watch(
-            self.resource,
-            self.namespace,
-            label_selector=self._label_selector,
-            field_selector=self._field_selector,
-            resource_version=self._version,
-            timeout_s=watch_s,
-        )
-        seen = False
-        async with _closing(stream):
-            async for event in stream:
-                self._take(event)
-                seen = True
-                self._expiries = 0
-                self._note_success()
+        if self._encoded is not None:
+            seen = await self._watch_encoded(self._encoded, watch_s)
+        else:
+            seen = await self._watch_raw(watch_s)
         if not seen and loop.time() - started_s < self.limits.backoff.base_s:
             # A server that ends watches at once must not be asked again at once.
             self._failures += 1
             await asyncio.sleep(self.limits.backoff.delay_s(self._failures - 1, self._name))
         elif not seen:
-            self._expiries = 0
-            self._note_success()
+            self._note_moved()
 
-    def _take(self, event: WatchEvent) -> None:
-        version = event.resource_version
-        self._events.inc()
+    async def _watch_raw(self, watch_s: float) -> bool:
+        """Whether anything came before the stream ended."""
+        seen = False
+        stream = self._store.watch(
+            self.resource, self.namespace, **self._selectors, resource_version=self._version, timeout_s=watch_s
+        )
+        async with _closing(stream):
+            async for event in stream:
+                seen = True
+                self._events.inc()
+                self._take(event.type, _raw_key(event.object), event.object, event.resource_version)
+                self._note_moved()
+        return seen
+
+    async def _watch_encoded(self, store: EncodedReads, watch_s: float) -> bool:
+        """As `_watch_raw`, on records."""
+        seen = False
+        watch = store.watch_records(
+            self.resource, self.namespace, **self._selectors, resource_version=self._version, timeout_s=watch_s
+        )
+        try:
+            async for batch in watch:
+                seen = True
+                self._events.inc(len(batch))
+                for event in batch:
+                    record = event.record
+                    self._take(event.type, ObjectKey(*record.key), record, str(record.rv))
+                self._note_moved()
+        finally:
+            watch.close()
+        return seen
+
+    def _take(self, type_: EventType, key: ObjectKey, obj: Raw | Encoded, version: str) -> None:
         if not is_newer(version, self._version):
             STALE.labels(*self._labels).inc()
             return
-        if event.type is not EventType.BOOKMARK:
-            key = _raw_key(event.object)
-            if event.type is EventType.DELETED:
-                self.unreadable.pop(key, None)
-                self._remove(key)
-            else:
-                if key not in self.cache and len(self.cache) >= self.limits.objects_max:
-                    raise self._overflow()
-                obj = self._read(event.object, version)
-                if obj is not None:
-                    self._put(key, obj)
+        if type_ is EventType.DELETED:
+            self.unreadable.pop(key, None)
+            self._remove(key)
+        elif type_ is not EventType.BOOKMARK:
+            if key not in self.cache and len(self.cache) >= self.limits.objects_max:
+                raise self._overflow()
+            cached = self._read(key, obj, version)
+            if cached is not None:
+                self._put(key, cached)
         self._version = version
+
+    def _note_moved(self) -> None:
+        self._expiries = 0
+        self._note_success()
 
     # -- keeping the cache --------------------------------------------------------------------------------------------
 
-    def _read(self, raw: Raw, version: str) -> Cached | None:
+    def _read(self, key: ObjectKey, obj: Raw | Encoded, version: str) -> Cached | None:
         try:
-            obj = Cached(self.resource.kind, raw, version, self.keep, self._views)
+            cached = Cached(self.resource.kind, obj, version, self.keep, self._views)
         except (msgspec.ValidationError, ValueError, TypeError) as error:
-            self._note_unreadable(_raw_key(raw), error)
+            self._note_unreadable(key, error)
             return None
-        if self.unreadable.pop(obj.key, None) is not None:
+        if self.unreadable.pop(key, None) is not None:
             UNREADABLE.labels(*self._labels).set(len(self.unreadable))
-        return obj
+        return cached
 
     def _note_unreadable(self, key: ObjectKey, error: Exception) -> None:
         """The last readable version stays in the cache: taking it for deleted could free what is still in use."""
@@ -372,7 +402,8 @@ class Informer:
         if old is not None and old.resource_version == obj.resource_version:
             return
         self.cache.put(obj)
-        self._objects_gauge.set(len(self.cache))
+        if old is None:
+            self._objects_gauge.set(len(self.cache))
         self._tell(Change(ChangeType.ADDED if old is None else ChangeType.UPDATED, old, obj, is_inferred))
 
     def _remove(self, key: ObjectKey, *, is_inferred: bool = False) -> None:

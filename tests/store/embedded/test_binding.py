@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from muster.objects.status import Raw
 from muster.sim.clock import run
-from muster.store.contract import PatchType
+from muster.store.contract import PatchType, WriteOptions
 from muster.store.embedded.binding import QuickBinder
+from muster.store.embedded.records import record_of
 from tests.store.stores import memory_store, pod
 
 words = st.sampled_from(["a", "b", "example.com/c"])
@@ -31,7 +32,9 @@ async def bound(*, is_quick: bool, setup: dict[str, Any], annotations: dict[str,
         if not is_quick:
             store._subresources._quick = _Never()
         await store.bind("p", "default", "n1", annotations=annotations or None)
-        live = await store.get(pods, "p", "default")
+        record = store.get_record(pods, "p", "default")
+        live = record.raw()
+        assert record == record_of(live, record.key, record.rv, store._core.collection("pods").field_paths, record.value)
         live["metadata"].pop("uid")
         return live
 
@@ -64,10 +67,21 @@ def test_an_ordinary_pod_takes_the_quick_way() -> None:
         async with memory_store() as store:
             pods = await store.resource("", "Pod")
             await store.create(pods, pod("p"), "default")
-            live = await store.get(pods, "p", "default")
+            live = store.get_record(pods, "p", "default")
             schema = store.schema(pods)
-            return QuickBinder().bound(live, "n1", {"a": "b"}, manager="muster", schema=schema, now=1e9)
+            return QuickBinder().bound(live.value, "n1", {"a": "b"}, manager="muster", schema=schema, now=1e9)
 
     made = run(scenario())
     assert made is not None
     assert made["spec"]["nodeName"] == "n1"
+
+
+def test_a_dry_binding_says_nothing_and_changes_nothing() -> None:
+    async def scenario() -> None:
+        async with memory_store() as store:
+            pods = await store.resource("", "Pod")
+            before = await store.create(pods, pod("p"), "default")
+            await store.bind("p", "default", "n1", options=WriteOptions(dry_run=True))
+            assert await store.get(pods, "p", "default") == before
+
+    run(scenario())

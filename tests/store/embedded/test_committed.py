@@ -15,14 +15,16 @@ from muster.objects.status import (
     AlreadyExists,
     InternalError,
     NotFound,
+    Raw,
     RequestEntityTooLarge,
     ServiceUnavailable,
     StorageFull,
     TooManyRequests,
 )
 from muster.store.contract import EventType, Operation
-from muster.store.embedded import EmbeddedStore, Limits, StoreLocked
+from muster.store.embedded import EmbeddedStore, Limits, StoreLocked, transaction
 from muster.store.embedded.database import CommitFailed, Database, Row
+from muster.store.embedded.records import Key, Record, record_of
 from tests.store.embedded.support import CONFIG_MAPS, SECRETS, ManualClock, config_map, open_store, seeded
 
 
@@ -309,6 +311,26 @@ async def test_a_transaction_is_one_commit(tmp_path: Path, monkeypatch: pytest.M
         [Operation(verb="create", resource=CONFIG_MAPS, namespace="default", object=config_map(f"m{n}")) for n in range(100)]
     )
     assert commits == [100]
+    await store.close()
+
+
+async def test_each_operation_of_a_transaction_is_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next ones see it; copying all again for each of them would make long transactions quadratic."""
+    copies: list[str] = []
+
+    def counted(raw: Raw, key: Key, *rest: Any) -> Record:
+        copies.append(key[1])
+        return record_of(raw, key, *rest)
+
+    store = await open_store()
+    monkeypatch.setattr(transaction, "record_of", counted)
+    creations = [Operation(verb="create", resource=CONFIG_MAPS, namespace="default", object=config_map(n)) for n in "abc"]
+    patch = {"data": {"k": "patched"}}
+    again = Operation(verb="patch", resource=CONFIG_MAPS, namespace="default", name="a", patch=patch)
+    results = await store.transaction([*creations, again])
+    assert copies == ["a", "b", "c", "a"]
+    assert results[3]["data"]["k"] == "patched"
+    assert results[3]["metadata"]["uid"] == results[0]["metadata"]["uid"]
     await store.close()
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from muster.cli.framework import State, command, state_of
-from muster.cli.options import Target, log_level_option, target_options
+from muster.cli.options import Target, log_level_option, scheduler_config_option, target_options
 
 if TYPE_CHECKING:
     from muster.cli.cluster import Cluster, ClusterOptions
@@ -78,6 +79,7 @@ def _shown(host: str) -> str:
     help="Where to serve /healthz, /readyz and /metrics.",
 )
 @click.option("--without", metavar="PART,...", multiple=True, help="Parts to leave out: webhooks, or a controller by name.")
+@scheduler_config_option
 @log_level_option
 @target_options(namespace=False)
 @click.pass_context
@@ -90,6 +92,7 @@ def controller(
     webhook_hosts: tuple[str, ...],
     health_listen: str,
     without: tuple[str, ...],
+    scheduler_config: Path | None,
     log_level: str,
 ) -> None:
     """Run Muster's controllers against a Kubernetes cluster, with leader election and admission webhooks.
@@ -106,6 +109,7 @@ def controller(
     health_address = parse_listen(health_listen, "--health-listen")
 
     from muster.cli.cluster import ClusterOptions
+    from muster.cli.foreground import read_scheduler_config
     from muster.server import logs
 
     state = state_of(ctx)
@@ -116,5 +120,6 @@ def controller(
         webhook_hosts=webhook_hosts,
         health_listen=health_address,
         left_out=tuple(left_out),
+        scheduler_config=read_scheduler_config(scheduler_config),
     )
     run_foreground(lambda stop: _serve(target, state, options, stop))

@@ -10,7 +10,7 @@ import click
 from muster.cli import parts
 from muster.cli.errors import CliError
 from muster.cli.framework import command, state_of
-from muster.cli.options import data_dir_option, log_level_option
+from muster.cli.options import data_dir_option, log_level_option, scheduler_config_option
 
 if TYPE_CHECKING:
     from muster.cli.foreground import Stop
@@ -66,20 +66,30 @@ def _announce(local: Local) -> None:
     multiple=True,
     help=f"Parts to leave out: {', '.join(parts.OPTIONAL)}.",
 )
+@scheduler_config_option
 @log_level_option
 @click.pass_context
-def up(ctx: click.Context, *, data_dir: Path, listen: str, without: tuple[str, ...], log_level: str) -> None:
+def up(
+    ctx: click.Context,
+    *,
+    data_dir: Path,
+    listen: str,
+    without: tuple[str, ...],
+    scheduler_config: Path | None,
+    log_level: str,
+) -> None:
     """Run Muster on this machine, in the foreground: the Kubernetes-style API on its own store, and the controllers.
 
     When it is ready, it prints one line to copy into another terminal: export KUBECONFIG=..., after which `muster` and
     `kubectl` talk to it. Ctrl-C or `muster down` stops it; a second Ctrl-C stops it at once. Everything is kept in the data
     directory and is there again on the next start.
     """
-    from muster.cli.foreground import parse_listen, parse_without, run_foreground
+    from muster.cli.foreground import parse_listen, parse_without, read_scheduler_config, run_foreground
 
     host, port = parse_listen(listen)
     left_out = parse_without(without, parts.OPTIONAL)
     _check_length(data_dir)
+    configuration = read_scheduler_config(scheduler_config)
 
     from muster.cli.datadir import prepare
 
@@ -91,7 +101,7 @@ def up(ctx: click.Context, *, data_dir: Path, listen: str, without: tuple[str, .
     logs.setup("DEBUG" if state_of(ctx).debug else log_level)
 
     async def work(stop: Stop) -> None:
-        await _serve(Local(data_dir, host, port, left_out), stop)
+        await _serve(Local(data_dir, host, port, left_out, scheduler_config=configuration), stop)
 
     run_foreground(work)
 

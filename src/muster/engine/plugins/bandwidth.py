@@ -37,6 +37,7 @@ from muster.objects.reasons import Holder, Reason, Shortfall, shortfall
 if TYPE_CHECKING:
     from muster.engine.events import AnyEvent
     from muster.engine.pods import PodRecord
+    from muster.engine.shapes import Shape
     from muster.engine.state import State
 
 DIRECTIONS = (EGRESS, INGRESS)
@@ -142,6 +143,9 @@ class Bandwidth(Plugin):
     def node_seen(self, slot: int, node: NodeFacts) -> None:
         self._lend(slot)
 
+    def follows(self, shape: Shape) -> bool:
+        return self._lent is not None
+
     def pod_added(self, pod: PodRecord, slot: int) -> None:
         if self._lent is not None and (pod.request[EGRESS] or pod.request[INGRESS]):
             self._lend(slot)
@@ -149,6 +153,9 @@ class Bandwidth(Plugin):
     def pod_removed(self, pod: PodRecord, slot: int) -> None:
         if self._lent is not None and (pod.request[EGRESS] or pod.request[INGRESS]):
             self._lend(slot)
+            if self._lent.all[:, slot].any():
+                # The free amounts do not show what is offered here, so they do not show whom this helps either.
+                self.state.woken.add(Wake.METRIC)
 
     def next_look(self) -> float | None:
         return None if self._alarms is None else self._alarms.first

@@ -14,8 +14,8 @@ resources count. The choice itself is `victims.select`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar, Protocol
+from collections.abc import Sequence
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -25,27 +25,9 @@ from muster.engine.budgets import Budgets
 from muster.engine.columns import Mask
 from muster.engine.making_room import make_room
 from muster.engine.plugin import Nomination, Plugin, Scope, Wake
-from muster.engine.pods import PodRecord
 from muster.engine.units import Unit
 from muster.engine.victims import Ask, candidates_for, free_ahead, select
 from muster.objects.reasons import Reason, Verdict
-
-
-class PreemptionHelper(Protocol):
-    """What the plugin must ask of the profile that it is part of. `evaluate.Evaluator` is one."""
-
-    @property
-    def nominations(self) -> Mapping[str, tuple[str, PodRecord]]:
-        """By uid: waiting pods that room was made for, each with its node."""
-
-    def block(self, pod: PodRecord) -> PodBlock:
-        """The pod as plugins see it."""
-
-    def static_mask(self, pods: PodBlock) -> Mask:
-        """True where the NODE filters agree."""
-
-    def feasible_without(self, pods: PodBlock, slot: int, victims: Sequence[PodRecord]) -> bool:
-        """Whether every filter would agree with `victims` gone."""
 
 
 class DefaultPreemptionArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -72,8 +54,6 @@ class DefaultPreemption(Plugin):
     reason = Reason.WAITING_FOR_VICTIMS
     wakes_on: ClassVar[frozenset[Wake]] = frozenset({Wake.NODE, Wake.POD})
     Args = DefaultPreemptionArgs
-
-    helper: PreemptionHelper | None = None
 
     def __init__(self, args: DefaultPreemptionArgs | None = None) -> None:
         super().__init__(args)

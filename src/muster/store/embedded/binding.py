@@ -2,7 +2,8 @@
 
 A binding adds a node name, a condition and perhaps annotations. Where all of these are new to the object, no field changes
 hands: the owners of the others stay as they are, and one entry is added to the managed fields that depends on nothing but the
-shape of the addition. So what a general update finds by comparing two whole objects can be remembered (`_added_fields`).
+shape of the addition. So what a general update finds by comparing two whole objects can be remembered (`_added_fields`), and
+what the binding does not touch needs no decoding: it goes from the old version into the new one as the bytes that it is.
 
 On the loop; pure but for that memory. Invariant: where `bound` answers at all, its answer equals that of a general update.
 """
@@ -13,14 +14,39 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from muster.objects.patch.managed import track_update
 from muster.objects.patch.managers import UPDATE_MANAGERS_MAX
 from muster.objects.patch.shape import Schema
 from muster.objects.status import Raw
 from muster.objects.time import format_time
+from muster.store.embedded.records import decode, encode
 
 _SUBRESOURCE = "binding"
 _SOMEBODY = {"manager": "a", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": {"f:x": {}}}
+
+Parts = dict[str, Any]
+"""An object whose members are values or, where nobody looked into them, still encoded (`msgspec.Raw`)."""
+
+
+class _Entry(msgspec.Struct, rename="camel", gc=False):
+    """An entry of the managed fields, as far as its order goes."""
+
+    manager: str
+    operation: str
+    fields_type: str
+    fields_v1: dict[str, msgspec.Raw] = msgspec.field(name="fieldsV1")
+    time: str | None = None
+    api_version: str | None = None
+    subresource: str | None = None
+
+
+_parts_of = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_list_of = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_entry_of = msgspec.json.Decoder(_Entry).decode
+
+Order = tuple[str, str, str, str, str]
 
 
 class QuickBinder:
@@ -29,19 +55,29 @@ class QuickBinder:
         self._added_fields = functools.lru_cache(maxsize=256)(self._find_added_fields)
 
     def bound(
-        self, pod: Raw, node: str, annotations: Mapping[str, str] | None, *, manager: str, schema: Schema, now: float
-    ) -> Raw | None:
-        """`pod`, which is consumed, bound to `node`; None, with `pod` untouched, where only a general update is right."""
-        metadata, spec, status = pod["metadata"], pod.get("spec"), pod.get("status")
-        if not isinstance(spec, dict) or not isinstance(status, dict) or "nodeName" in spec:
+        self, value: bytes, node: str, annotations: Mapping[str, str] | None, *, manager: str, schema: Schema, now: float
+    ) -> Parts | None:
+        """The pod whose JSON is `value`, bound to `node`; None where only a general update is right."""
+        try:
+            return self._bound(value, node, annotations, manager=manager, schema=schema, now_text=format_time(now))
+        except (KeyError, msgspec.ValidationError):
             return None
-        conditions = status.get("conditions")
-        known = metadata.get("annotations")
+
+    def _bound(
+        self, value: bytes, node: str, annotations: Mapping[str, str] | None, *, manager: str, schema: Schema, now_text: str
+    ) -> Parts | None:
+        """KeyError and msgspec.ValidationError when the pod is of an unusual shape."""
+        pod: Parts = _parts_of(value)
+        metadata: Parts = _parts_of(pod["metadata"])
+        spec: Parts = _parts_of(pod["spec"])
+        status: Parts = _parts_of(pod["status"])
+        if "nodeName" in spec:
+            return None
+        conditions = _decoded(status, "conditions")
+        known = _decoded(metadata, "annotations")
         if not _is_free(conditions) or (annotations and not _is_disjoint(annotations, known)):
             return None
-        entries = metadata.get("managedFields")
-        now_text = format_time(now)
-        if entries is not None:
+        if "managedFields" in metadata:
             if schema is not self._schema:
                 self._schema = schema
                 self._added_fields.cache_clear()
@@ -55,21 +91,21 @@ class QuickBinder:
                 "fieldsV1": fields,
                 "subresource": _SUBRESOURCE,
             }
-            merged = _with_entry(entries, entry)
+            merged = _with_entry(_list_of(metadata["managedFields"]), entry, ("Update", now_text, manager, "v1", _SUBRESOURCE))
             if merged is None:
                 return None
             metadata["managedFields"] = merged
         if annotations:
             metadata["annotations"] = {**(known or {}), **annotations}
-        metadata["generation"] = (metadata.get("generation") or 0) + 1
+        metadata["generation"] = (_decoded(metadata, "generation") or 0) + 1
         spec["nodeName"] = node
         scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": now_text}
         status["conditions"] = [*(conditions or ()), scheduled]
-        return pod
+        return {**pod, "metadata": metadata, "spec": spec, "status": status}
 
     def _find_added_fields(
         self, manager: str, has_conditions: bool, annotations: tuple[str, ...], has_annotations: bool
-    ) -> Raw:
+    ) -> msgspec.Raw:
         """What a general update says of such an addition, tried on a pod that has nothing else."""
         before: Raw = {
             "apiVersion": "v1",
@@ -89,8 +125,13 @@ class QuickBinder:
         scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "x"}
         after["status"] = {**before["status"], "conditions": [*(before["status"].get("conditions") or ()), scheduled]}
         tracked = track_update(before, after, manager, self._schema, 0.0, _SUBRESOURCE)
-        fields: Raw = next(e for e in tracked["metadata"]["managedFields"] if e.get("subresource"))["fieldsV1"]
-        return fields
+        return msgspec.Raw(encode(next(e for e in tracked["metadata"]["managedFields"] if e.get("subresource"))["fieldsV1"]))
+
+
+def _decoded(parts: Parts, name: str) -> Any:
+    """The member, whole; None when it is null or not there."""
+    value = parts.get(name)
+    return None if value is None else decode.decode(value)
 
 
 def _is_free(conditions: Any) -> bool:
@@ -106,28 +147,23 @@ def _is_disjoint(annotations: Mapping[str, str], known: Any) -> bool:
     return known is None or (isinstance(known, dict) and annotations.keys().isdisjoint(known))
 
 
-def _with_entry(entries: Any, entry: Raw) -> list[Raw] | None:
+def _with_entry(entries: list[msgspec.Raw], entry: Raw, mine: Order) -> list[Any] | None:
     """`entries` with one more in its place; None when they are not in order, or when one would have to give way."""
-    if not isinstance(entries, list) or not 0 < len(entries) < UPDATE_MANAGERS_MAX:
+    if not 0 < len(entries) < UPDATE_MANAGERS_MAX:
         return None
-    mine = _order(entry)
     place, last = len(entries), None
     for index, other in enumerate(entries):
-        key = _order(other)
+        key = _order(_entry_of(other))
         if key is None or key[4] == _SUBRESOURCE or (last is not None and key < last):
             return None
-        if place == len(entries) and mine is not None and key > mine:
+        if place == len(entries) and key > mine:
             place = index
         last = key
     return [*entries[:place], entry, *entries[place:]]
 
 
-def _order(entry: Any) -> tuple[str, str, str, str, str] | None:
+def _order(entry: _Entry) -> Order | None:
     """What managed fields are sorted by; None for what this file leaves to others."""
-    if not isinstance(entry, dict) or entry.get("fieldsType") != "FieldsV1" or not entry.get("fieldsV1"):
+    if entry.fields_type != "FieldsV1" or not entry.fields_v1 or not entry.manager:
         return None
-    operation, time, manager = entry.get("operation"), entry.get("time") or "", entry.get("manager")
-    version, subresource = entry.get("apiVersion") or "", entry.get("subresource") or ""
-    if not manager or not all(type(word) is str for word in (operation, time, manager, version, subresource)):
-        return None
-    return (operation, time, manager, version, subresource)  # type: ignore[return-value]
+    return (entry.operation, entry.time or "", entry.manager, entry.api_version or "", entry.subresource or "")

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import msgspec
 import structlog
 
 from muster.objects.resources import Resource
@@ -34,19 +35,31 @@ from muster.store.embedded.collection import Collection
 from muster.store.embedded.committer import Committer
 from muster.store.embedded.database import CommitFailed, Row
 from muster.store.embedded.limits import Limits
-from muster.store.embedded.records import TYPE_CODES, Event, Key, Record, record_of
+from muster.store.embedded.records import TYPE_CODES, Event, Key, Record, encode, record_of
 from muster.store.embedded.watchers import Watcher
 
 _log = structlog.get_logger(__name__)
 
 
 class Change:
-    """One object's next state. `raw` gets its resourceVersion when the change is submitted."""
+    """One object's next state. `raw` gets its resourceVersion when the change is submitted.
 
-    __slots__ = ("collection", "key", "previous", "raw", "resource", "type")
+    Where its author says what the selectable `fields` become, and changes nothing else that a record tells apart from its
+    JSON, nobody looks into `raw`: its members, and those of `metadata`, may then be encoded already (`msgspec.Raw`).
+    """
+
+    __slots__ = ("collection", "fields", "key", "previous", "raw", "resource", "type")
 
     def __init__(
-        self, resource: Resource, collection: Collection, type_: EventType, key: Key, raw: Raw, *, previous: Record | None
+        self,
+        resource: Resource,
+        collection: Collection,
+        type_: EventType,
+        key: Key,
+        raw: Raw,
+        *,
+        previous: Record | None,
+        fields: Mapping[str, str] | None = None,
     ) -> None:
         self.resource = resource
         self.collection = collection
@@ -54,6 +67,7 @@ class Change:
         self.key = key
         self.raw = raw
         self.previous = previous
+        self.fields = fields
 
 
 class Unit:
@@ -168,7 +182,7 @@ class Core:
             rv += 1
             collection, key = change.collection, change.key
             change.raw["metadata"]["resourceVersion"] = str(rv)
-            record = encoded(change.resource, change.raw, key, rv, collection)
+            record = encoded(change, rv)
             self.check_size(change.resource, record)
             # An object may change twice in one unit: then its previous version is one that was made just here.
             previous = built.get((collection.id, key), change.previous)
@@ -334,10 +348,13 @@ class Core:
         await self.committer.close()
 
 
-def encoded(resource: Resource, raw: Raw, key: Key, rv: int, collection: Collection) -> Record:
-    """The record of `raw`. BadRequest when it is not JSON, which only a caller in this process can bring about."""
+def encoded(change: Change, rv: int) -> Record:
+    """The record of a change. BadRequest when it is not JSON, which only a caller in this process can bring about."""
+    resource, key = change.resource, change.key
     try:
-        return record_of(raw, key, rv, collection.field_paths)
+        if change.fields is not None and change.previous is not None:
+            return msgspec.structs.replace(change.previous, rv=rv, value=encode(change.raw), fields=change.fields)
+        return record_of(change.raw, key, rv, change.collection.field_paths)
     except (TypeError, ValueError, RecursionError) as error:
         raise BadRequest(
             f'{resource.qualified} "{key[1]}" can\'t be written as JSON: {error}',

@@ -26,13 +26,14 @@ TYPES_BY_CODE: Mapping[int, EventType] = {code: type_ for type_, code in TYPE_CO
 
 
 class Owner(msgspec.Struct, frozen=True, gc=False):
-    """An owner reference, as far as garbage collection reads it."""
+    """An owner reference, as far as garbage collection and informers read it."""
 
     api_version: str
     kind: str
     name: str
     uid: str
     block: bool = False
+    is_controller: bool = False
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -106,6 +107,7 @@ def _owner(reference: Raw) -> Owner:
         name=str(reference.get("name", "")),
         uid=str(reference.get("uid", "")),
         block=reference.get("blockOwnerDeletion") is True,
+        is_controller=reference.get("controller") is True,
     )
 
 

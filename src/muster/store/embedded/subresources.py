@@ -6,7 +6,7 @@ Steps inside a transaction, as those of `writes.py`; on the loop. The arithmetic
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from muster.objects.conditions import is_true, set_condition
@@ -20,7 +20,7 @@ from muster.store.contract import EventType, PatchType, Preconditions
 from muster.store.embedded import rules
 from muster.store.embedded.binding import QuickBinder
 from muster.store.embedded.core import Core
-from muster.store.embedded.records import Record
+from muster.store.embedded.records import Record, decode, encode
 from muster.store.embedded.registry import Registry, Served
 from muster.store.embedded.shaping import Shaper, WriteContext, admission_request
 from muster.store.embedded.transaction import Result, Transaction
@@ -70,17 +70,13 @@ class Subresources:
             cause = Cause("target.name", "Required value: the node to bind to", "FieldValueRequired")
             raise rules.invalid(pods, name, [cause])
         record = self._pod(txn, served, name, namespace)
-        current = record.raw()
         if uid and uid != record.uid:
             why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {record.uid}"
             raise rules.conflict(_of(pods, "binding"), name, why)
-        spec = current.get("spec") or {}
         if record.deleting:
             raise rules.conflict(_of(pods, "binding"), name, f"pod {name} is being deleted, cannot be assigned to a host")
-        if spec.get("nodeName"):
-            raise self.already_bound(name, spec["nodeName"])
         quick = self._quick.bound(
-            current,
+            record.value,
             node,
             annotations,
             manager=context.options.field_manager,
@@ -88,21 +84,27 @@ class Subresources:
             now=self._core.clock(),
         )
         if quick is not None:
-            await self._admit_binding(pods, quick, record.raw, context)
-            return txn.write(pods, served.collection, EventType.MODIFIED, quick, was=record)
+            if self._shaper.admission is not None:
+                await self._admit_binding(pods, decode.decode(encode(quick)), record.raw(), context)
+            fields = {**record.fields, "spec.nodeName": node}
+            return txn.write_parts(pods, served.collection, quick, was=record, fields=fields)
+        current = record.raw()
+        spec = current.get("spec") or {}
+        if spec.get("nodeName"):
+            raise self.already_bound(name, spec["nodeName"])
         raw = {**current, "metadata": dict(current["metadata"]), "spec": {**spec, "nodeName": node}}
         if annotations:
             raw["metadata"]["annotations"] = {**(raw["metadata"].get("annotations") or {}), **annotations}
         status = current.get("status") or {}
         conditions = set_condition(status.get("conditions"), type_="PodScheduled", status="True", now=self._core.clock())
         raw["status"] = {**status, "conditions": [_without_empty(condition) for condition in conditions]}
-        await self._admit_binding(pods, raw, lambda: current, context)
+        await self._admit_binding(pods, raw, current, context)
         raw = self._shaper.track(served, pods, raw, current, context, subresource="binding")
         return self._writes.put(txn, served, record, current, raw)
 
-    async def _admit_binding(self, pods: Resource, raw: Raw, old: Callable[[], Raw], context: WriteContext) -> None:
+    async def _admit_binding(self, pods: Resource, raw: Raw, old: Raw, context: WriteContext) -> None:
         if self._shaper.admission is not None:
-            request = admission_request("CREATE", pods, context, raw=raw, old=old(), subresource="binding")
+            request = admission_request("CREATE", pods, context, raw=raw, old=old, subresource="binding")
             await self._shaper.admission.validate(request)
 
     def already_bound(self, name: str, node: str) -> ApiError:

@@ -7,7 +7,7 @@ see what earlier ones will have changed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from muster.objects.resources import Resource
 from muster.objects.status import Raw
@@ -34,6 +34,8 @@ class Transaction:
         self._changes: list[Change] = []
         self._seen: dict[tuple[str, Key], tuple[Collection, int]] = {}
         self._drafts: dict[tuple[str, Key], Record | None] = {}
+        self._drafted_len = 0
+        """Changes that have their draft. A draft is a copy: what an operation does later to its own object can't reach it."""
         self.rests_on_pending = False
         """Whether anything that was read is not on disk yet: then no answer may be given before it is."""
 
@@ -55,13 +57,24 @@ class Transaction:
     def write(self, resource: Resource, collection: Collection, type_: EventType, raw: Raw, *, was: Record | None) -> Result:
         """Put a change down. `was` is what `read` returned for it."""
         meta = raw["metadata"]
-        change = Change(resource, collection, type_, (meta.get("namespace") or "", meta["name"]), raw, previous=was)
+        key = (meta.get("namespace") or "", meta["name"])
+        return self._put(Change(resource, collection, type_, key, raw, previous=was))
+
+    def write_parts(
+        self, resource: Resource, collection: Collection, parts: Raw, *, was: Record, fields: Mapping[str, str]
+    ) -> Result:
+        """Put down a modification that is encoded in part, and after which the selectable fields are these (see `Change`)."""
+        return self._put(Change(resource, collection, EventType.MODIFIED, was.key, parts, previous=was, fields=fields))
+
+    def _put(self, change: Change) -> Result:
         self._changes.append(change)
         return Result(change=change)
 
     def keep_drafts(self) -> None:
         """Let the next operation see the changes so far. Only transactions of several operations need to pay for this."""
-        for change in self._changes:
+        fresh = self._changes[self._drafted_len :]
+        self._drafted_len = len(self._changes)
+        for change in fresh:
             place = (change.collection.id, change.key)
             if change.type is EventType.DELETED:
                 self._drafts[place] = None

@@ -111,7 +111,7 @@ class Writes:
             return result.record
         change = result.change
         assert change is not None
-        record = encoded(change.resource, change.raw, change.key, 0, change.collection)
+        record = encoded(change, 0)
         self._core.check_size(change.resource, record)
         return record
 
