@@ -20,7 +20,7 @@ from muster.engine.columns import Array
 from muster.engine.plugin import Wake
 from muster.engine.shapes import NOTHING_ASKED, Shape
 from muster.engine.units import OrderKey, Unit
-from muster.objects.reasons import Verdict
+from muster.objects.reasons import Reason, Verdict
 
 _LAST = 2**62
 Key = tuple[int, int, str, str]
@@ -36,6 +36,11 @@ class Parked(msgspec.Struct):
     is_plain: bool
     """A single pod that only its shape decides about: one of its kind that fails stands for all."""
     retry_at: float | None = None
+
+    @property
+    def is_nominated(self) -> bool:
+        """Room was made for it on a certain node, whose changes wake it."""
+        return self.verdict.reason is Reason.WAITING_FOR_VICTIMS
 
 
 class Waiting:
@@ -150,9 +155,12 @@ class Waiting:
     def next_retry(self) -> float | None:
         return min(self._retries.values(), default=None)
 
-    def wake_for(self, free: Array, fits: Callable[[Shape], bool], room: Callable[[Shape], int]) -> int:
+    def wake_for(
+        self, free: Array, fits: Callable[[Shape], bool], room: Callable[[Shape], int], *, is_free: bool = True
+    ) -> int:
         """A node offers `free` (rows): wake the units that could use it. `fits` asks the filters about that node, `room` says
-        how many pods of the shape it could take. Returns how many woke."""
+        how many pods of the shape it could take. Returns how many woke. Without `is_free` the room must be made first: who has
+        room coming elsewhere is left alone."""
         woken = 0
         for shape in self._needs.within(free):
             # A unit of several shapes may have woken for one of them already.
@@ -160,7 +168,10 @@ class Waiting:
             if not ids or not fits(shape):
                 continue
             plain = [unit_id for unit_id in ids if self.parked[unit_id].is_plain]
-            others = [unit_id for unit_id in ids if not self.parked[unit_id].is_plain]
+            others = [unit_id for unit_id in ids if not (self.parked[unit_id].is_plain or self.parked[unit_id].is_nominated)]
+            nominated = [unit_id for unit_id in ids if self.parked[unit_id].is_nominated] if is_free else []
+            if nominated:
+                others += self._first(nominated, max(room(shape), 1))
             if len(plain) > 1:
                 first = self._first(plain, max(room(shape), 1))
                 if len(first) < len(plain):

@@ -56,7 +56,7 @@ def _wake_evictors(slot: int, state: State, waiting: Waiting, cycles: Mapping[st
         less = [pod for pod in there if pod.priority < shape.priority]
         return bool(less) and _is_enough(slot, state, shape, less) and cycle.evaluator.allows_at(shape, slot)
 
-    waiting.wake_for(state.nodes.capacity[:, slot], could_fit, lambda _: 1)
+    waiting.wake_for(state.nodes.capacity[:, slot], could_fit, lambda _: 1, is_free=False)
 
 
 def _is_enough(slot: int, state: State, shape: Shape, gone: list[PodRecord]) -> bool:
