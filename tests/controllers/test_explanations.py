@@ -11,8 +11,9 @@ import pytest
 from tests.controllers.scheduling import create, engine_of, node, places, pod
 from tests.store.stores import memory_store
 
-from muster.controllers.explanations import Explanations, ObservedScheduler, ttl_s
+from muster.controllers.explanations import Explanations, ttl_s
 from muster.controllers.manager import Manager
+from muster.controllers.scheduler import Scheduler
 from muster.objects.kinds.koordinator_scheduling import ScheduleExplanationStatus
 from muster.objects.status import NotFound, Raw
 from muster.objects.view import view_of
@@ -21,8 +22,8 @@ from muster.store.contract import Store
 
 
 @asynccontextmanager
-async def answering(store: Store, scheduler: ObservedScheduler | None = None) -> AsyncIterator[Manager]:
-    scheduler = scheduler or ObservedScheduler(engine=engine_of)
+async def answering(store: Store, scheduler: Scheduler | None = None) -> AsyncIterator[Manager]:
+    scheduler = scheduler or Scheduler(engine=engine_of)
     manager = Manager(store, [scheduler, Explanations(scheduler.live_engine)], clock=current_loop().clock)
     manager.start()
     try:
@@ -139,7 +140,7 @@ async def test_answers_are_deleted_when_their_time_is_over() -> None:
 async def test_while_no_scheduler_runs_the_question_waits() -> None:
     started: list[bool] = []
 
-    class Late(ObservedScheduler):
+    class Late(Scheduler):
         def live_engine(self) -> Any:
             return super().live_engine() if started else None
 

@@ -25,9 +25,9 @@ from muster import __version__
 from muster.cli.datadir import Claim, ServerRecord, prepare, unwritable
 from muster.cli.errors import CliError
 from muster.controllers import embedded_controllers
-from muster.controllers.explanations import engine_of
 from muster.controllers.long_runs import tune_for_long_runs
 from muster.controllers.manager import Manager, ManagerHealth
+from muster.controllers.scheduler_running import SchedulerRunner
 from muster.engine.machine import Engine
 from muster.objects.status import ApiError, Raw, StorageFull
 from muster.objects.time import Clock, format_time, wall_clock
@@ -155,8 +155,8 @@ class Local:
 
     def _engine(self) -> Engine | None:
         """The scheduler's engine, once it decides."""
-        engines = (engine_of(runner) for runner in (self._manager.runners if self._manager is not None else ()))
-        return next((engine for engine in engines if engine is not None), None)
+        runners = self._manager.runners if self._manager is not None else ()
+        return next((runner.live_engine for runner in runners if isinstance(runner, SchedulerRunner)), None)
 
     def _controllers_check(self) -> str:
         """For /readyz: every controller runs. One that fails on some object does not make the server unready."""

@@ -47,7 +47,8 @@ def embedded_controllers(*, ca_pem: str, scheduler_config: str | None = None) ->
 
 def cluster_controllers(*, scheduler_config: str | None = None) -> list[Runnable]:
     """For `muster controller`: the controllers of Muster's own kinds, and the scheduler, wherever objects are stored."""
-    from muster.controllers.explanations import Explanations, ObservedScheduler
+    from muster.controllers.explanations import Explanations
+    from muster.controllers.scheduler import Scheduler
 
-    scheduler = ObservedScheduler(file_text=scheduler_config)
+    scheduler = Scheduler(file_text=scheduler_config)
     return [scheduler, Explanations(scheduler.live_engine)]

@@ -21,7 +21,6 @@ import msgspec
 
 from muster.controllers.actions import Delete, PatchStatus, Target
 from muster.controllers.runtime import Caches, Context, Controller, Plan, Watch
-from muster.controllers.scheduler import Scheduler
 from muster.engine.answer_values import Answer, Evaluation, PodPlace, Question
 from muster.engine.answers import UnknownWork, answers
 from muster.engine.hypothetical import ManifestError
@@ -31,8 +30,6 @@ from muster.objects.status import Raw
 from muster.objects.time import format_time, parse_time
 from muster.objects.view import View
 from muster.store.cache import ObjectKey
-from muster.store.events import EventRecorder
-from muster.store.hub import InformerHub
 
 GROUP: Final = "scheduling.koordinator.sh"
 KIND: Final = "ScheduleExplanation"
@@ -44,28 +41,6 @@ MESSAGE_LEN_MAX: Final = 2_000
 
 LiveEngine = Callable[[], Engine | None]
 """The engine of the scheduler that runs here; None while none does."""
-
-
-class ObservedScheduler(Scheduler):
-    """A scheduler whose engine can be asked."""
-
-    _running: Any = None
-
-    def runner(self, hub: InformerHub, *, clock: Any, recorder: EventRecorder | None = None) -> Any:
-        self._running = super().runner(hub, clock=clock, recorder=recorder)
-        return self._running
-
-    def live_engine(self) -> Engine | None:
-        return engine_of(self._running)
-
-
-def engine_of(runner: object) -> Engine | None:
-    """The engine behind a scheduler's runner, once it has been filled from the caches and as long as it decides."""
-    term = getattr(runner, "term", None)
-    if term is None or getattr(runner, "state", "") != "running":
-        return None
-    engine: Engine = term.engine
-    return engine
 
 
 # -- pure --------------------------------------------------------------------------------------------------------------------

@@ -66,9 +66,15 @@ class Scheduler:
         self.engine = engine
         self.limits = limits or SchedulerLimits()
         self.binders = binders or {}
+        self._runner: SchedulerRunner | None = None
 
     def runner(self, hub: InformerHub, *, clock: Clock, recorder: EventRecorder | None = None) -> SchedulerRunner:
         """Raises ConfigurationInvalid when `file_text` is wrong."""
         from muster.controllers.scheduler_running import SchedulerRunner
 
-        return SchedulerRunner(self, hub, clock=clock, recorder=recorder)
+        self._runner = SchedulerRunner(self, hub, clock=clock, recorder=recorder)
+        return self._runner
+
+    def live_engine(self) -> Engine | None:
+        """See `SchedulerRunner.live_engine`."""
+        return self._runner.live_engine if self._runner is not None else None

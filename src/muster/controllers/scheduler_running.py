@@ -57,6 +57,11 @@ class SchedulerRunner:
     def is_idle(self) -> bool:
         return self.state == "running" and self.term is not None and self.term.is_idle
 
+    @property
+    def live_engine(self) -> Engine | None:
+        """The engine that decides now, for questions; None before it is filled from the caches, and where another leads."""
+        return self.term.engine if self.term is not None and self.state == "running" else None
+
     async def prepare(self) -> tuple[dict[Kind, Informer], list[Kind], Informer | None]:
         """The informers of all kinds that are served, the kinds that are not, and the one of the configuration."""
         informers, missing = await open_informers(self._hub, KINDS, self._waits)

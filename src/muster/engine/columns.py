@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from muster.engine.facts import NodeFacts
-from muster.engine.resources import AMOUNT_MAX, EGRESS, INGRESS, ResourceTable, Vector, amount_of
+from muster.engine.resources import AMOUNT_MAX, EGRESS, INGRESS, ResourceTable, Vector, amount_of, widened
 from muster.objects.bandwidth import node_bandwidth
 from muster.objects.kinds.nodes import Taint
 from muster.objects.labels import Kuscia
@@ -133,7 +133,7 @@ class Columns:
     def add(self, slot: int, request: Vector, scoring_cpu: int, scoring_memory: int, sign: int) -> None:
         """Count a pod in (+1) or out (-1)."""
         if len(request) != len(self.free):
-            request = np.concatenate([request, np.zeros(len(self.free) - len(request), np.int64)])
+            request = widened(request, len(self.free))
         if sign > 0:
             self.free[:, slot] -= request
         else:

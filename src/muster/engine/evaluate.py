@@ -23,6 +23,7 @@ from muster.engine.columns import Array, Mask
 from muster.engine.plugin import Plugin, overrides
 from muster.engine.pods import PodRecord
 from muster.engine.profile import Profile
+from muster.engine.resources import widened
 from muster.engine.shapes import Shape, need_of
 from muster.engine.state import State
 from muster.engine.touches import Touches
@@ -340,7 +341,7 @@ class Evaluator:
         self._need[:, row] = shape.need
         self._scoring[:, row] = shape.scoring
         self._priority[row] = shape.priority
-        for name, figures in self.ask.features_of(shape).items():
+        for name, figures in block.features.items():
             self._features[name][:, row] = figures
         self._static[row] = self.ask.static_mask(block, nodes)
         base = self.ask.node_scores(block, nodes)
@@ -553,7 +554,7 @@ class Evaluator:
         for uid, (node, other) in self.nominations.items():
             slot = self.state.nodes.slots.get(node)
             if slot is not None and uid != pod.uid and other.priority >= pod.priority and total[slot] >= 0:
-                rows[slot] = rows.get(slot, 0) + fitted(other.request, len(self.state.nodes.free))
+                rows[slot] = rows.get(slot, 0) + widened(other.request, len(self.state.nodes.free))
         blocked = [s for s, held in rows.items() if not (self.state.nodes.free[:, s] - held >= pod.shape.need).all()]
         if blocked:
             total = total.copy()
@@ -570,7 +571,3 @@ class Evaluator:
         for shape in list(self._shapes):
             if shape.number not in self._faults:
                 assert np.array_equal(self._total[self.row(shape)], fresh._total[fresh.row(shape)]), f"row of {shape} is off"
-
-
-def fitted(vector: Array, rows: int) -> Array:
-    return vector if len(vector) == rows else np.concatenate([vector, np.zeros(rows - len(vector), np.int64)])

@@ -18,6 +18,7 @@ import numpy as np
 
 from muster.engine.columns import Array
 from muster.engine.plugin import Wake
+from muster.engine.resources import widened
 from muster.engine.shapes import NOTHING_ASKED, Shape
 from muster.engine.units import OrderKey, Unit
 from muster.objects.reasons import Reason, Verdict
@@ -270,10 +271,6 @@ class _Needs:
         if not self._columns:
             return []
         rows = len(self._need)
-        mask = np.bitwise_and.reduce(_rows(free, rows)[:, None] >= self._need)
+        mask = np.bitwise_and.reduce(widened(free, rows)[:rows, None] >= self._need)
         found = [shape for column in np.flatnonzero(mask).tolist() if (shape := self._shapes[column]) is not None]
         return sorted(found, key=lambda shape: shape.number)
-
-
-def _rows(free: Array, rows: int) -> Array:
-    return free[:rows] if len(free) >= rows else np.concatenate([free, np.zeros(rows - len(free), np.int64)])

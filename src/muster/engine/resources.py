@@ -221,3 +221,9 @@ def vector_of(amounts: Mapping[str, int], table: ResourceTable) -> Vector:
     for row, amount in rows:
         vector[row] = min(vector[row] + amount, AMOUNT_MAX)
     return vector
+
+
+def widened(vector: Vector, rows: int) -> Vector:
+    """`vector` as long as the columns are high: resources that appeared after it was made are 0 in it."""
+    missing = rows - len(vector)
+    return np.concatenate([vector, np.zeros(missing, np.int64)]) if missing > 0 else vector

@@ -11,7 +11,7 @@ import numpy as np
 
 from muster.engine.columns import Array
 from muster.engine.facts import PodFacts, PodSpecFacts
-from muster.engine.resources import Requests, ResourceTable, Vector, requests_of, vector_of
+from muster.engine.resources import Requests, ResourceTable, Vector, requests_of, vector_of, widened
 from muster.objects.labels import Kubernetes, Muster
 
 _encoder = msgspec.json.Encoder()
@@ -67,9 +67,8 @@ class Shape:
 
     def widen(self, rows: int) -> None:
         """Make the vectors as long as the columns are high."""
-        missing = rows - len(self.request)
-        if missing > 0:
-            self.request = np.concatenate([self.request, np.zeros(missing, np.int64)])
+        if len(self.request) < rows:
+            self.request = widened(self.request, rows)
             self.need = need_of(self.request)
 
     def __repr__(self) -> str:

@@ -34,7 +34,7 @@ from muster.engine.facts import (
 )
 from muster.engine.plugin import Plugin, Wake, overrides
 from muster.engine.pods import Phase, PodColumns, PodRecord
-from muster.engine.resources import ResourceTable, Vector
+from muster.engine.resources import ResourceTable, Vector, widened
 from muster.engine.shapes import Shape, ShapeTable
 from muster.engine.trial import Trial
 
@@ -383,14 +383,8 @@ class State:
     def _widen(self, pod: PodRecord) -> None:
         self.nodes.grow()
         rows = len(self.nodes.free)
-        if len(pod.request) < rows:
-            pod.shape.widen(rows)
-            missing = rows - len(pod.request)
-            pod.request = (
-                pod.shape.request
-                if missing and len(pod.shape.request) == rows and not missing_resize(pod)
-                else _padded(pod.request, rows)
-            )
+        pod.shape.widen(rows)
+        pod.request = widened(pod.request, rows)
 
     def _reshape(self, pod: PodRecord) -> None:
         shape = self.shapes.shape_of_seen(pod.facts)
@@ -417,16 +411,6 @@ class State:
                 self.tell(observer, "pod_added", pod, slot)
             self.touched[slot] = None
         self.woken.add(Wake.POD)
-
-
-def missing_resize(pod: PodRecord) -> bool:
-    """Whether the pod counts for another amount than its shape says."""
-    length = min(len(pod.request), len(pod.shape.request))
-    return not np.array_equal(pod.request[:length], pod.shape.request[:length])
-
-
-def _padded(vector: Vector, rows: int) -> Vector:
-    return np.concatenate([vector, np.zeros(rows - len(vector), np.int64)])
 
 
 def _row(state: State, array: str, name: str) -> Array:

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from muster.engine.cycle import Cycle
-from muster.engine.evaluate import fitted
 from muster.engine.pods import PodRecord
 from muster.engine.queue import Waiting
+from muster.engine.resources import widened
 from muster.engine.shapes import Shape
 from muster.engine.state import State
 
@@ -64,5 +64,5 @@ def _is_enough(slot: int, state: State, shape: Shape, gone: list[PodRecord]) -> 
     rows = np.flatnonzero(shape.request)
     free = state.nodes.free[rows, slot]
     for pod in gone:
-        free = free + fitted(pod.request, len(state.nodes.free))[rows]
+        free = free + widened(pod.request, len(state.nodes.free))[rows]
     return bool((free >= shape.request[rows]).all())
