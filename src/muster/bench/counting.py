@@ -65,6 +65,8 @@ class Bound(msgspec.Struct):
 
     times_s: list[float] = []
     counts: list[int] = []
+    begun_s: float = 0.0
+    """When counting began."""
 
     @property
     def total(self) -> int:
@@ -79,15 +81,18 @@ class Bound(msgspec.Struct):
         return self.times_s[bisect_left(self.counts, count)]
 
     def steady_window(self) -> tuple[float, float, int]:
-        """From a tenth to 95 % of the pods: begin, end, and how many were bound between."""
+        """From a tenth to 95 % of the pods: begin, end, and how many were bound between. So few that they were seen at one
+        moment have no such window; theirs is everything since counting began."""
         first, last = max(1, self.total // 10), max(1, self.total * 95 // 100)
         begin, end = self.when_s(first), self.when_s(last)
+        if end <= begin:
+            return self.begun_s, self.times_s[-1], self.total
         return begin, end, self.counts[bisect_left(self.counts, last)] - self.counts[bisect_left(self.counts, first)]
 
     def steady_per_s(self) -> float:
-        """The rate in the steady window; over everything when there are too few to have one."""
+        """The rate in the steady window."""
         begin, end, count = self.steady_window()
-        return count / (end - begin) if end > begin and count else float("nan")
+        return count / (end - begin) if end > begin else float("nan")
 
 
 class Counter:
@@ -103,6 +108,7 @@ class Counter:
 
     @contextlib.asynccontextmanager
     async def counting(self) -> AsyncIterator[Counter]:
+        self.bound.begun_s = time.monotonic()
         tls = ssl.create_default_context(cafile=str(self._plane.ca_path))
         headers = {"Authorization": f"Bearer {self._plane.admin_token}"}
         timeout = aiohttp.ClientTimeout(total=None)

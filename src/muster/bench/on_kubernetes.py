@@ -33,8 +33,6 @@ from muster.objects.status import ApiError, Raw, Timeout
 _EVENTS = CATALOG.by_kind("", "Event")
 STALL_S = 90.0
 """With nothing bound for this long a run is over, complete or not."""
-WINDOW_MIN_S = 0.001
-"""So few pods that all were seen bound at one moment have no rate worth the name; this keeps it finite."""
 
 _SERVED_ATTEMPTS = 50
 
@@ -182,7 +180,7 @@ class _Bench:
         lag_s = max(0.0, events.last_s - bound.times_s[-1])
         return Outcome(
             # What a scheduler leaves for later counts as well, in proportion to the window.
-            pods_per_s=count / max(end - begin + lag_s * count / bound.total, WINDOW_MIN_S),
+            pods_per_s=count / (end - begin + lag_s * count / bound.total),
             events=events.made,
             event_lag_s=lag_s,
             rss_mb=resident_mb,
