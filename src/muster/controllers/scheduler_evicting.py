@@ -1,11 +1,18 @@
 """Ending pods so that a more important one finds room.
 
-The waiting pod is nominated for the node first (`status.nominatedNodeName`), so that others see what is meant for whom. A
-victim whose disruption budget allows it is evicted, which counts against the budget; one that violates its budget, because
-there was no other way, is deleted. Either way it has its grace period, a condition `DisruptionTarget` and an event `Preempted`.
+| the victim | how it ends |
+|---|---|
+| no disruption budget selects it | deleted |
+| its budget allows it | evicted, which counts against the budget |
+| it violates its budget, because there was no other way | deleted |
 
-Concurrency: one task per `Evict`, bounded, on the scheduler's event loop. Every victim that is still there at the end is
-reported back (`EvictFailed`), so that whoever waits for its place is tried again.
+Either way it is ended under its uid, has its grace period and gets an event `Preempted`; where the server knows it (Kubernetes
+1.26 and later), a condition `DisruptionTarget` before. When all are asked to go and one takes its time, the waiting pod is
+nominated for the node (`status.nominatedNodeName`), so that others see what is meant for whom; pods that are gone at once leave
+their room to be taken in the next moment, and nothing is written for that.
+
+Concurrency: one task per `Evict`, its victims in parallel, all bounded together, on the scheduler's event loop. Every victim
+that is still there at the end is reported back (`EvictFailed`), so that whoever waits for its place is tried again.
 """
 
 from __future__ import annotations
@@ -15,43 +22,51 @@ import logging
 from collections.abc import Callable, Mapping
 
 from muster.engine.decisions import Evict, Victim
+from muster.objects.meta import is_deleting, metadata_of
 from muster.objects.resources import Resource
 from muster.objects.status import ApiError, Conflict, NotFound, Raw, TooManyRequests
 from muster.objects.time import Clock, format_time
 from muster.store.backoff import Backoff, is_cancelled
 from muster.store.cache import ObjectKey
 from muster.store.contract import PatchType, Preconditions, Store
-from muster.store.events import NORMAL, EventRecorder
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE_MAX = 16
+_AT_ONCE_MAX = 64
+"""Victims on their way to the server at once; bindings have as many requests again, and the client bounds both."""
 _ATTEMPTS_MAX = 4
 _BACKOFF = Backoff(base_s=0.2, max_s=5.0)
 _AGAIN = Backoff(base_s=1.0, max_s=60.0)
 _FAILURES_MAX = 10_000
+_MARKS_SINCE = 26
+"""The minor version of Kubernetes that knows the condition DisruptionTarget."""
 
 
 class Evictor:
-    """See the module. `find` tells where a waiting pod is; `failed` is called with uid and why."""
+    """See the module. `find` tells where a waiting pod is, `nominated` says for which node a pod is meant that waits for
+    somebody's grace period, `ended` that a victim goes, and `failed` is called with the uid of one that does not, and why."""
 
     def __init__(
         self,
         store: Store,
         *,
-        recorder: EventRecorder | None,
         clock: Clock,
         find: Callable[[str], ObjectKey | None],
+        nominated: Callable[[ObjectKey, str, str], None],
+        ended: Callable[[Victim, str], None],
         failed: Callable[[str, str], None],
     ) -> None:
         self._store = store
-        self._recorder = recorder
         self._clock = clock
         self._find = find
+        self._nominated = nominated
+        self._ended = ended
         self._failed = failed
         self._room = asyncio.Semaphore(_AT_ONCE_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
         self._pods: Resource | None = None
+        self._marks: bool | None = None
+        """Whether the server knows DisruptionTarget; None until it has said."""
         self._failures: dict[str, int] = {}
         """How often in a row each victim could not be evicted, by uid."""
 
@@ -69,28 +84,17 @@ class Evictor:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _carry_out(self, evict: Evict) -> None:
+        ends = await asyncio.gather(*(self._end(victim, evict) for victim in evict.victims))
         failed: dict[str, str] = {}
-        async with self._room:
-            try:
-                await self._nominate(evict)
-            except Exception as error:
-                if is_cancelled():
-                    raise
-                # The engine knows whom the place is for; others will see it a little later.
-                log.info("%s could not be nominated for node %s: %s", evict.unit, evict.node, error)
-            for victim in evict.victims:
-                try:
-                    why = await self._end(victim, evict)
-                except Exception as error:
-                    if is_cancelled():
-                        raise
-                    log.exception("evicting %s/%s", victim.namespace, victim.name)
-                    why = f"{type(error).__name__}: {error}"
-                if why:
-                    failed[victim.uid] = why
-                else:
-                    self._failures.pop(victim.uid, None)
-        await self._give_back(failed)
+        for victim, (why, _) in zip(evict.victims, ends, strict=True):
+            if why:
+                failed[victim.uid] = why
+            else:
+                self._failures.pop(victim.uid, None)
+        if failed:
+            await self._give_back(failed)
+        elif evict.node and any(stays for _, stays in ends) and (key := self._find(evict.pod)) is not None:
+            self._nominated(key, evict.pod, evict.node)
 
     async def _give_back(self, failed: Mapping[str, str]) -> None:
         """Report these: at once the first time, later each time after it. Whoever waits may choose the same victims again, and
@@ -104,31 +108,43 @@ class Evictor:
         for uid, why in failed.items():
             self._failed(uid, why)
 
-    async def _nominate(self, evict: Evict) -> None:
-        key = self._find(evict.pod)
-        if key is not None and evict.node:
-            body = {"metadata": {"uid": evict.pod}, "status": {"nominatedNodeName": evict.node}}
-            await self._patch(key, body)
+    # -- one victim ----------------------------------------------------------------------------------------------------------
 
-    async def _end(self, victim: Victim, evict: Evict) -> str:
-        """Why it could not be ended; empty when the victim is going, or gone."""
+    async def _end(self, victim: Victim, evict: Evict) -> tuple[str, bool]:
+        """Why it could not be ended, empty when the victim is going or gone; and whether it may still be there."""
+        try:
+            async with self._room:
+                return await self._try(victim, evict)
+        except Exception as error:
+            if is_cancelled():
+                raise
+            log.exception("evicting %s/%s", victim.namespace, victim.name)
+            return f"{type(error).__name__}: {error}", True
+
+    async def _try(self, victim: Victim, evict: Evict) -> tuple[str, bool]:
         why = ""
         for attempt in range(_ATTEMPTS_MAX):
             try:
-                await self._mark(victim, evict)
-                await self._remove(victim)
+                if await self._has_marks():
+                    await self._mark(victim, evict)
+                stays = await self._remove(victim)
             except (NotFound, Conflict):
                 # It is gone, or another pod of that name is there: both are as good as evicted.
-                return ""
+                return "", False
             except TooManyRequests as error:
-                return str(error)
+                return str(error), True
             except ApiError as error:
                 why = str(error)
                 await asyncio.sleep(_BACKOFF.delay_s(attempt, victim.uid))
             else:
-                self._tell(victim, evict)
-                return ""
-        return why
+                self._ended(victim, evict.unit)
+                return "", stays
+        return why, True
+
+    async def _has_marks(self) -> bool:
+        if self._marks is None:
+            self._marks = await self._store.minor_version() >= _MARKS_SINCE
+        return self._marks
 
     async def _mark(self, victim: Victim, evict: Evict) -> None:
         condition = {
@@ -139,26 +155,26 @@ class Evictor:
             "lastTransitionTime": format_time(self._clock()),
         }
         body = {"metadata": {"uid": victim.uid}, "status": {"conditions": [condition]}}
-        await self._patch(ObjectKey(victim.namespace, victim.name), body)
+        pods = await self._resource()
+        await self._store.patch(pods, victim.name, body, victim.namespace, patch_type=PatchType.STRATEGIC, subresource="status")
 
-    async def _remove(self, victim: Victim) -> None:
-        if not victim.violates_budget:
+    async def _remove(self, victim: Victim) -> bool:
+        """Whether it stays for a while: for its grace period, for finalizers, or for all that an eviction says."""
+        if victim.has_budget and not victim.violates_budget:
             await self._store.evict(victim.name, victim.namespace, uid=victim.uid)
-            return
+            return True
         preconditions = Preconditions(uid=victim.uid)
-        await self._store.delete(await self._resource(), victim.name, victim.namespace, preconditions=preconditions)
-
-    async def _patch(self, key: ObjectKey, body: Raw) -> None:
-        await self._store.patch(
-            await self._resource(), key.name, body, key.namespace, patch_type=PatchType.STRATEGIC, subresource="status"
+        return _stays(
+            await self._store.delete(await self._resource(), victim.name, victim.namespace, preconditions=preconditions)
         )
-
-    def _tell(self, victim: Victim, evict: Evict) -> None:
-        if self._recorder is not None:
-            about = {"apiVersion": "v1", "kind": "Pod", "namespace": victim.namespace, "name": victim.name, "uid": victim.uid}
-            self._recorder.event(about, NORMAL, "Preempted", f"ended to make room for {evict.unit} on node {victim.node}")
 
     async def _resource(self) -> Resource:
         if self._pods is None:
             self._pods = await self._store.resource("", "Pod")
         return self._pods
+
+
+def _stays(answer: Raw) -> bool:
+    """Whether the object in the answer to its deletion is still there. One that is gone at once may have a time of deletion."""
+    meta = metadata_of(answer)
+    return is_deleting(answer) and bool(meta.get("deletionGracePeriodSeconds") or meta.get("finalizers"))

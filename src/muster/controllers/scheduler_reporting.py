@@ -3,10 +3,14 @@
 | decision | condition PodScheduled | condition muster.dev/Waiting | event |
 |---|---|---|---|
 | Park | False, reason Unschedulable, message `Code: text` | True, reason is the code | FailedScheduling, when it is new |
+| Park, for victims to end | as above, unless it is placed within a second | the same | the same |
+| Evict | | | Preempted, for each victim that goes |
 | Hold | | True, Reserved | Reserved |
 | Release | | True, its reason | Released |
 | placed | True (written by the binding itself) | False, if it was True | Scheduled, one per pod |
 | placed in shadow | | | ShadowScheduled |
+
+A pod that waits for victims with a grace period is reported at once, in one write with its `status.nominatedNodeName`.
 
 Reports never hold up a decision. There is one per pod at most, the newest, so that pods whose reasons change all the time
 need no more memory than the others; and while bindings are under way reports take a tenth of the time only.
@@ -26,7 +30,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 from prometheus_client import Counter, Gauge
 
-from muster.engine.decisions import PlacedPod
+from muster.engine.decisions import PlacedPod, Victim
 from muster.engine.facts import ConditionFacts, PodFacts
 from muster.objects.conditions import ConditionStatus
 from muster.objects.reasons import Reason, Verdict
@@ -55,6 +59,8 @@ _ANNOUNCED_MAX = 100_000
 _TOLD_PER_UNIT_MAX = 8
 """Members of a unit that get an event; all get the condition."""
 _MESSAGE_LEN_MAX = 1_500
+_PASSING_S = 1.0
+"""Whoever waits for victims to end is reported if it still does so much later: most of them are gone by then."""
 _ATTEMPTS_MAX = 4
 _BACKOFF = Backoff(base_s=0.5, max_s=10.0)
 _GONE = (NotFound, Conflict, Forbidden, Invalid)
@@ -66,10 +72,17 @@ class Report(msgspec.Struct, eq=False):
 
     key: ObjectKey
     uid: str
-    waiting: ConditionStatus
-    reason: str
+    waiting: ConditionStatus | None = None
+    """None: nothing is said of it."""
+    reason: str = ""
     message: str = ""
     is_unschedulable: bool = False
+    is_told: bool = False
+    """Whether an event says it too."""
+    is_first: bool = False
+    """Nothing was said on the pod before."""
+    node: str = ""
+    """For which the pod is nominated."""
     attempts: int = 0
 
 
@@ -102,6 +115,9 @@ class Board:
         self._find = find
         self._is_busy = is_busy
         self._reports: OrderedDict[str, Report] = OrderedDict()
+        self._later: OrderedDict[str, tuple[float, Report]] = OrderedDict()
+        """By uid, with the time of the loop when each is due: what may settle by itself before. Oldest first."""
+        self._timer: asyncio.TimerHandle | None = None
         self._announcements: deque[_Announcement] = deque()
         self._told: dict[str, str] = {}
         """The message last noted for each waiting pod, by uid."""
@@ -119,12 +135,28 @@ class Board:
         message = str(verdict)[:_MESSAGE_LEN_MAX]
         self._count(unit, verdict.reason)
         for told, (uid, key) in enumerate(pods):
-            if self._told.get(uid) == message:
+            said = self._told.get(uid)
+            if said == message:
                 continue
             self._told[uid] = message
-            self._report(Report(key, uid, "True", verdict.reason.value, message, is_unschedulable=True))
-            if told < _TOLD_PER_UNIT_MAX:
-                self._event(key, uid, WARNING, "FailedScheduling", message)
+            report = Report(key, uid, "True", verdict.reason.value, message, is_unschedulable=True)
+            report.is_told, report.is_first = told < _TOLD_PER_UNIT_MAX, said is None
+            if verdict.reason is Reason.WAITING_FOR_VICTIMS:
+                self._put_off(report)
+            else:
+                self._report(report)
+
+    def nominated(self, key: ObjectKey, uid: str, node: str) -> None:
+        """The pod is meant for the node, and will wait for it: said together with why it waits, if that is still to be said."""
+        _, report = self._later.get(uid, (0.0, None))
+        report = report or self._reports.get(uid) or Report(key, uid)
+        report.node = node
+        self._report(report)
+
+    def preempted(self, victim: Victim, unit: str) -> None:
+        """The victim goes, so that the unit finds room."""
+        message = f"ended to make room for {unit} on node {victim.node}"
+        self._announce(victim.namespace, victim.name, victim.uid, "Preempted", message)
 
     def held(self, unit: str, pods: Sequence[PlacedPod], until: float, waiting_for: Sequence[str]) -> None:
         self._count(unit, Reason.RESERVED)
@@ -153,6 +185,9 @@ class Board:
 
     def bound(self, pod: PlacedPod) -> None:
         pending = self._reports.pop(pod.uid, None)
+        put_off = self._later.pop(pod.uid, (0.0, None))[1]
+        if put_off is not None and put_off.is_first:
+            pending = put_off
         was_told = self._told.pop(pod.uid, None) is not None
         key = ObjectKey(pod.namespace, pod.name)
         facts = self._find(key)
@@ -160,16 +195,19 @@ class Board:
         is_on_its_way = was_told and pending is None
         if is_on_its_way or (facts is not None and _is_waiting(facts)):
             self._report(Report(key, pod.uid, "False", Reason.SCHEDULED.value))
-        self._announce(pod, "Scheduled", f"{pod.namespace}/{pod.name} was bound to node {pod.node}")
+        message = f"{pod.namespace}/{pod.name} was bound to node {pod.node}"
+        self._announce(pod.namespace, pod.name, pod.uid, "Scheduled", message)
 
     def shadowed(self, pods: Sequence[PlacedPod]) -> None:
         """A profile in shadow mode would have bound these."""
         for pod in pods:
-            self._announce(pod, "ShadowScheduled", f"would be bound to node {pod.node}; the profile is in shadow mode")
+            message = f"would be bound to node {pod.node}; the profile is in shadow mode"
+            self._announce(pod.namespace, pod.name, pod.uid, "ShadowScheduled", message)
 
     def forget(self, uid: str) -> None:
         """The pod is gone, or somebody bound it."""
         self._told.pop(uid, None)
+        self._later.pop(uid, None)
 
     def tell(self, key: ObjectKey, uid: str, reason: str, message: str) -> None:
         """A warning about a pod, as an event."""
@@ -179,6 +217,8 @@ class Board:
         """What this run has counted is void."""
         for unit in list(self._units):
             self._uncount(unit)
+        if self._timer is not None:
+            self._timer.cancel()
 
     # -- noting --------------------------------------------------------------------------------------------------------
 
@@ -193,15 +233,41 @@ class Board:
             WAITING.labels(reason.value).dec()
 
     def _report(self, report: Report) -> None:
-        self._reports.pop(report.uid, None)
+        for old in (self._reports.pop(report.uid, None), self._later.pop(report.uid, (0.0, None))[1]):
+            report.node = report.node or (old.node if old is not None else "")
         self._reports[report.uid] = report
         self._has_some.set()
+        if report.is_told:
+            report.is_told = False
+            self._event(report.key, report.uid, WARNING, "FailedScheduling", report.message)
 
-    def _announce(self, pod: PlacedPod, reason: str, message: str) -> None:
+    def _put_off(self, report: Report) -> None:
+        """Say it in a moment, if nothing else is said on the pod before. One that was put off already is said when it was due,
+        in the new words."""
+        now_s = asyncio.get_running_loop().time()
+        due_s, old = self._later.get(report.uid, (now_s + _PASSING_S, None))
+        report.is_first = old.is_first if old is not None else report.is_first
+        self._later[report.uid] = (due_s, report)
+        if self._timer is None:
+            self._say_due()
+
+    def _say_due(self) -> None:
+        """Report what is due, and come back when the next is."""
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        while self._later:
+            uid, (due_s, report) = next(iter(self._later.items()))
+            if due_s > loop.time():
+                self._timer = loop.call_at(due_s, self._say_due)
+                return
+            del self._later[uid]
+            self._report(report)
+
+    def _announce(self, namespace: str, name: str, uid: str, reason: str, message: str) -> None:
         if len(self._announcements) >= _ANNOUNCED_MAX:
             self._announcements.popleft()
             DROPPED.labels("events").inc()
-        self._announcements.append(_Announcement(pod.namespace, pod.name, pod.uid, reason, message))
+        self._announcements.append(_Announcement(namespace, name, uid, reason, message))
         self._has_some.set()
 
     def _event(self, key: ObjectKey, uid: str, type_: EventKind, reason: str, message: str) -> None:
@@ -265,12 +331,17 @@ class Board:
         if facts is None or facts.metadata.uid != report.uid:
             return
         said, now = report.message, self._clock()
-        wanted = [_wanted(facts, WAITING_CONDITION, status=report.waiting, reason=report.reason, message=said, now=now)]
+        wanted: list[Raw | None] = []
+        if report.waiting is not None:
+            wanted.append(_wanted(facts, WAITING_CONDITION, status=report.waiting, reason=report.reason, message=said, now=now))
         if report.is_unschedulable and not facts.spec.node_name:
             wanted.append(_wanted(facts, SCHEDULED_CONDITION, status="False", reason="Unschedulable", message=said, now=now))
         conditions = [condition for condition in wanted if condition is not None]
-        if conditions:
-            body = {"metadata": {"uid": report.uid}, "status": {"conditions": conditions}}
+        status: Raw = {"conditions": conditions} if conditions else {}
+        if report.node and not facts.spec.node_name and facts.status.nominated_node_name != report.node:
+            status["nominatedNodeName"] = report.node
+        if status:
+            body = {"metadata": {"uid": report.uid}, "status": status}
             await self._store.patch(
                 await self._resource("Pod"),
                 report.key.name,

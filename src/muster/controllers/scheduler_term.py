@@ -102,9 +102,6 @@ class Term:
             bound=self._bound,
             settled=self._settled,
         )
-        self.evictor = Evictor(
-            store, recorder=recorder, clock=clock, find=self.feed.waiting_keys.get, failed=self._evict_failed
-        )
         self.board = Board(
             store,
             recorder=recorder,
@@ -112,6 +109,14 @@ class Term:
             instance=fence.holder if fence is not None else scheduler.name,
             find=self._find,
             is_busy=lambda: len(self.binder) > 0,
+        )
+        self.evictor = Evictor(
+            store,
+            clock=clock,
+            find=self.feed.waiting_keys.get,
+            nominated=self.board.nominated,
+            ended=self.board.preempted,
+            failed=self._evict_failed,
         )
 
     @property

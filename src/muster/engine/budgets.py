@@ -83,6 +83,10 @@ class Budgets:
                 found[number, place] = 1
         return found
 
+    def covered(self, pods: Iterable[PodRecord]) -> list[PodRecord]:
+        """Those of the pods that any budget selects, whether or not their end was counted already."""
+        return [pod for pod in pods if self._selecting(pod)]
+
     def violating(self, pods: Iterable[PodRecord]) -> list[PodRecord]:
         """Those of the pods that would be one too many if all were ended in this order: the first ones use up the allowance."""
         left = self.allowed
@@ -96,17 +100,21 @@ class Budgets:
 
     def _covering(self, pod: PodRecord) -> list[tuple[int, _Budget]]:
         """The budgets that ending the pod would be charged to, with their numbers."""
+        name = pod.facts.metadata.name
+        return [entry for entry in self._selecting(pod) if name not in entry[1].disrupted]
+
+    def _selecting(self, pod: PodRecord) -> tuple[tuple[int, _Budget], ...]:
         meta = pod.facts.metadata
         candidates = self._by_namespace.get(meta.namespace)
         if not candidates:
-            return []
+            return ()
         key = (meta.namespace, *meta.labels.items())
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
             found = self._known[key] = tuple(entry for entry in candidates if entry[1].query.matches(meta.labels))
-        return [entry for entry in found if meta.name not in entry[1].disrupted]
+        return found
 
 
 def excess(charges: Array, allowed: Array, first: Array) -> Array:

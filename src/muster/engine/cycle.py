@@ -249,7 +249,8 @@ class Cycle:
         victims = []
         for uid in found.victims:
             victim = self.state.pods[uid]
-            victims.append(Victim(uid, victim.namespace, victim.name, victim.node, uid in found.violating))
+            has_budget = found.covered is None or uid in found.covered
+            victims.append(Victim(uid, victim.namespace, victim.name, victim.node, uid in found.violating, has_budget))
         if not self.profile.is_shadow:
             # In shadow mode nobody is evicted, so nothing becomes free.
             for uid in found.victims:

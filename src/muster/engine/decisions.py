@@ -41,6 +41,9 @@ class Hold(Decision, frozen=True):
     pods: tuple[PlacedPod, ...]
     until: float
     waiting_for: tuple[str, ...] = ()
+    is_promised: bool = False
+    """Other control planes are told that it is reserved, and may start on the strength of it. So the engine does not take it
+    back alone: not for an older unit, not at `until`; it asks (`Release.is_asked`) and waits for `Permitted` or `Denied`."""
 
 
 class Release(Decision, frozen=True):
@@ -50,6 +53,9 @@ class Release(Decision, frozen=True):
     message: str = ""
     pods: tuple[str, ...] = ()
     """Their uids."""
+    is_asked: bool = False
+    """Nothing was given back yet: what is promised to others (`Hold.is_promised`) is to be withdrawn if they have not begun.
+    The answer is `Denied` (given back, and a `Release` without this says so) or `Permitted` (too late: placed)."""
 
 
 class Victim(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -58,6 +64,8 @@ class Victim(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     name: str
     node: str
     violates_budget: bool = False
+    has_budget: bool = True
+    """Whether a disruption budget may select it, so that its end must be asked for."""
 
 
 class Evict(Decision, frozen=True):

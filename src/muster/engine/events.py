@@ -21,6 +21,7 @@ from muster.engine.facts import (
     PodGroupFacts,
     PoolFacts,
     StorageClassFacts,
+    TaskGroupFacts,
 )
 
 
@@ -121,6 +122,16 @@ class PodGroupGone(Event, frozen=True):
     name: str
 
 
+class TaskGroupSeen(Event, frozen=True):
+    """A TaskResourceGroup: the pods of a task, by party and role, and how many must start together."""
+
+    group: TaskGroupFacts
+
+
+class TaskGroupGone(Event, frozen=True):
+    name: str
+
+
 class BindFailed(Event, frozen=True):
     """A pod of a `Place` could not be bound: it gives back what was set aside for it. `is_final`: it will never be."""
 
@@ -142,6 +153,8 @@ class Planned(Event, frozen=True):
 
     unit: str
     pods: tuple[tuple[str, str], ...]
+    held_until: float | None = None
+    """Set for what was promised and not yet permitted (`Hold.is_promised`): it is held again, until `Permitted` or `Denied`."""
 
 
 class EvictFailed(Event, frozen=True):
@@ -152,7 +165,7 @@ class EvictFailed(Event, frozen=True):
 
 
 class Permitted(Event, frozen=True):
-    """A party that is not controlled from here has reserved its part (`party`), or, with "", all have: go on."""
+    """A party that is not controlled from here has reserved its part (`party`), or, with "", enough have: go on."""
 
     unit: str
     party: str = ""
@@ -210,6 +223,8 @@ AnyEvent = (
     | LinkGone
     | PodGroupSeen
     | PodGroupGone
+    | TaskGroupSeen
+    | TaskGroupGone
     | BindFailed
     | Bound
     | Planned

@@ -305,3 +305,34 @@ class PodGroupSpecFacts(Facts):
 class PodGroupFacts(Facts):
     metadata: Meta = field(default_factory=Meta)
     spec: PodGroupSpecFacts = field(default_factory=PodGroupSpecFacts)
+
+
+class TaskPodFacts(Facts):
+    name: str = ""
+
+
+class TaskPartyFacts(Facts):
+    domain_id: str = field(default="", name="domainID")
+    role: str = ""
+    min_reserved_pods: int = 0
+    pods: list[TaskPodFacts] = []
+
+
+class TaskGroupSpecFacts(Facts):
+    min_reserved_members: int = 0
+    resource_reserved_seconds: int = 0
+    parties: list[TaskPartyFacts] = []
+    out_of_controlled_parties: list[TaskPartyFacts] = []
+
+
+class TaskGroupStatusFacts(Facts):
+    phase: str = ""
+    retry_count: int = 0
+
+
+class TaskGroupFacts(Facts):
+    """A TaskResourceGroup: one unit. Its pods name it with the annotation `kuscia.secretflow/task-resource-group`."""
+
+    metadata: Meta = field(default_factory=Meta)
+    spec: TaskGroupSpecFacts = field(default_factory=TaskGroupSpecFacts)
+    status: TaskGroupStatusFacts = field(default_factory=TaskGroupStatusFacts)

@@ -97,6 +97,8 @@ class Nomination(msgspec.Struct, frozen=True):
     message: str = ""
     pods: Mapping[str, str] = msgspec.field(default_factory=dict)
     """For a unit of several pods: where room is made for each that needs it (uid and node), the asked one included."""
+    covered: frozenset[str] | None = None
+    """Those of the victims that any disruption budget selects; None when nobody looked."""
 
 
 class PostFilterHelper(Protocol):

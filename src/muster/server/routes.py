@@ -30,10 +30,9 @@ from muster.server.metrics import CONTENT_TYPE, Metrics
 from muster.server.negotiation import accept_ranges, encode, negotiate
 from muster.server.openapi import OpenApi
 from muster.store.embedded import EmbeddedStore
+from muster.store.embedded.store import KUBERNETES_MINOR
 
-KUBERNETES_MINOR = "33"
 GIT_VERSION = f"v1.{KUBERNETES_MINOR}.0+muster-{__version__}"
-"""Which Kubernetes clients may take us for; what is missing of it is in docs/api-coverage.md."""
 
 Check = Callable[[], str]
 """A health check: "" when all is well, otherwise what is wrong."""
@@ -124,7 +123,7 @@ class Routes:
             request,
             {
                 "major": "1",
-                "minor": KUBERNETES_MINOR,
+                "minor": str(KUBERNETES_MINOR),
                 "gitVersion": GIT_VERSION,
                 "gitCommit": "",
                 "gitTreeState": "clean",

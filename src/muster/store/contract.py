@@ -55,6 +55,10 @@ class Store(Protocol):
         """Whether `transaction` works here: embedded yes; Kubernetes has no such thing and raises MethodNotAllowed."""
         ...
 
+    async def minor_version(self) -> int:
+        """The 27 of the Kubernetes 1.27 whose rules are kept here; 0 when the server does not say."""
+        ...
+
     async def resource(self, group: str, kind: str) -> Resource:
         """The served version of a kind, CRDs included. NotFound when the server does not have it.
 

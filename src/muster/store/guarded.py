@@ -41,6 +41,9 @@ class GuardedStore:
     def is_atomic(self) -> bool:
         return self.inner.is_atomic
 
+    async def minor_version(self) -> int:
+        return await self.inner.minor_version()
+
     async def resource(self, group: str, kind: str) -> Resource:
         return await self.inner.resource(group, kind)
 

@@ -77,6 +77,9 @@ class KubernetesStore:
     async def close(self) -> None:
         await self.client.close()
 
+    async def minor_version(self) -> int:
+        return await self.client.minor_version()
+
     async def resource(self, group: str, kind: str) -> Resource:
         return await self.client.resource(group, kind)
 

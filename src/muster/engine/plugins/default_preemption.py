@@ -25,6 +25,7 @@ from muster.engine.budgets import Budgets
 from muster.engine.columns import Mask
 from muster.engine.making_room import make_room
 from muster.engine.plugin import Nomination, Plugin, Scope, Wake
+from muster.engine.pods import PodRecord
 from muster.engine.units import Unit
 from muster.engine.victims import Ask, candidates_for, free_ahead, select
 from muster.objects.reasons import Reason, Verdict
@@ -78,7 +79,9 @@ class DefaultPreemption(Plugin):
             return None
         violating = frozenset(pod.uid for pod in room.violating)
         message = "" if room.victims else _waits(room.node, sorted(pod.key for pod in room.ending))
-        return Nomination(room.node, tuple(pod.uid for pod in room.victims), violating, message)
+        return Nomination(
+            room.node, tuple(pod.uid for pod in room.victims), violating, message, covered=self._covered(room.victims)
+        )
 
     # -- inside ---------------------------------------------------------------------------------------------------------------
 
@@ -151,7 +154,10 @@ class DefaultPreemption(Plugin):
         awaited = f"{len(room.victims)} pods to end" if room.victims else "pods that are ending"
         message = f"waits for {awaited}, so that {len(places)} pods can start together"
         violating = frozenset(pod.uid for pod in room.violating)
-        return Nomination(node, tuple(pod.uid for pod in room.victims), violating, message, places)
+        return Nomination(node, tuple(pod.uid for pod in room.victims), violating, message, places, self._covered(room.victims))
+
+    def _covered(self, victims: Sequence[PodRecord]) -> frozenset[str]:
+        return frozenset(pod.uid for pod in self._budgets.covered(victims))
 
     def _static_mask(self, pods: PodBlock) -> Mask:
         return self.helper.static_mask(pods) if self.helper is not None else np.ones(len(self.state.nodes), np.bool_)

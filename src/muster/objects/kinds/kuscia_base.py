@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from msgspec import field
 
 from muster.objects.kinds.base import between, one_of
-from muster.objects.kinds.shapes import Foreign, Seconds, custom_resource
+from muster.objects.kinds.shapes import Count, Foreign, Retry, Seconds, custom_resource
 from muster.objects.view import keyed
 
 GROUP = "kuscia.secretflow"
@@ -34,9 +34,14 @@ class ScheduleConfig(Foreign):
         Annotated[int, "Parties that must have reserved; all when left out.", between(1, number_format="int64")] | None
     ) = None
     resource_reserved_seconds: Annotated[Seconds, "How long a party holds what it reserved."] = 0
-    lifecycle_seconds: Annotated[Seconds, "Give up when not scheduled by then."] = 0
+    lifecycle_seconds: Annotated[Seconds, "Give up when not scheduled by then; wait without end when 0 or left out."] = 0
     retry_interval_seconds: Annotated[Seconds, "Pause before reserving again."] = 0
 
+
+TaskRetry = Annotated[Retry | None, "What to do when it fails; it is not tried again when left out. Beyond Kuscia."]
+RunSeconds = Annotated[Seconds, "Fail when running longer; no limit when 0 or left out. Beyond Kuscia."]
+Attempts = Annotated[Count, "How often it was started. Beyond Kuscia."]
+Preemptions = Annotated[Count, "How often it had to make room for other work. Beyond Kuscia."]
 
 kuscia_resource = functools.partial(custom_resource, group=GROUP, categories=("kuscia",), has_status=False)
 """A kind of Kuscia's group, named after its view."""

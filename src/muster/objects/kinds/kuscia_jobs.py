@@ -10,8 +10,17 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import field
 
-from muster.objects.kinds.base import Object, between, default
-from muster.objects.kinds.kuscia_base import BandwidthLimits, ScheduleConfig, TaskPhase, kuscia_resource
+from muster.objects.kinds.base import Object, between, default, one_of
+from muster.objects.kinds.kuscia_base import (
+    Attempts,
+    BandwidthLimits,
+    Preemptions,
+    RunSeconds,
+    ScheduleConfig,
+    TaskPhase,
+    TaskRetry,
+    kuscia_resource,
+)
 from muster.objects.kinds.kuscia_deployments import DEPLOYMENT_RESOURCES
 from muster.objects.kinds.kuscia_tasks import TASK_RESOURCES
 from muster.objects.kinds.shapes import (
@@ -56,6 +65,10 @@ JobStagePhase = Literal[
 ]
 
 
+TASKS_MAX = 2_000
+"""Kuscia takes 128."""
+
+
 class JobParty(Foreign):
     """One party's part in a task."""
 
@@ -77,7 +90,7 @@ class JobTask(Foreign, kw_only=True):
     dependencies: Annotated[
         list[str],
         "Aliases of the tasks that must succeed first.",
-        msgspec.Meta(extra_json_schema={"minItems": 1, "maxItems": 128}),
+        msgspec.Meta(extra_json_schema={"minItems": 1, "maxItems": TASKS_MAX}),
     ] = field(default_factory=list)
     tolerable: Annotated[bool, "Its failure does not fail the job.", default(False)] = False
     app_image: Annotated[str, "Name of the AppImage to run."]
@@ -85,6 +98,8 @@ class JobTask(Foreign, kw_only=True):
     schedule_config: ScheduleConfig | None = None
     priority: Annotated[int, "Among tasks that are ready, the largest starts first."] = 0
     parties: list[JobParty]
+    retry: TaskRetry = None
+    active_deadline_seconds: RunSeconds = 0
 
 
 class KusciaJobSpec(Foreign, kw_only=True):
@@ -97,7 +112,7 @@ class KusciaJobSpec(Foreign, kw_only=True):
         "Strict ends the job with the first task that fails; BestEffort goes on with what does not depend on it.",
     ] = "Strict"
     max_parallelism: Annotated[int, "How many tasks may run at once.", between(1, 128, "int64")] = 1
-    tasks: Annotated[list[JobTask], keyed("alias"), msgspec.Meta(min_length=1, max_length=128)]
+    tasks: Annotated[list[JobTask], keyed("alias"), msgspec.Meta(min_length=1, max_length=TASKS_MAX)]
 
 
 class PartyTaskCreateStatus(Foreign):
@@ -105,6 +120,25 @@ class PartyTaskCreateStatus(Foreign):
     role: str = ""
     phase: Literal["", "Succeeded", "Failed"] = ""
     message: str = ""
+
+
+class JobTaskStatus(Foreign, kw_only=True):
+    """Where a task of the job stands, created or not."""
+
+    alias: str
+    task_id: str = field(default="", name="taskID")
+    phase: Annotated[
+        str,
+        one_of("", "Waiting", "Pending", "Running", "Succeeded", "Failed", "Skipped"),
+        "Waiting before its KusciaTask is made; Skipped when it never will be, because what it depends on failed.",
+    ] = ""
+    reason: Annotated[str, "Why it is where it is: a reason code."] = ""
+    message: str = ""
+    progress: float = 0
+    attempts: Attempts = 0
+    preemptions: Preemptions = 0
+    start_time: Timestamp = ""
+    completion_time: Timestamp = ""
 
 
 class KusciaJobStatus(Foreign):
@@ -121,6 +155,9 @@ class KusciaJobStatus(Foreign):
     party_task_create_status: Annotated[dict[str, list[PartyTaskCreateStatus]], "By task."] = field(default_factory=dict)
     task_status: Annotated[dict[str, TaskPhase], "By task id; tasks that were not created are not here."] = field(
         default_factory=dict
+    )
+    tasks: Annotated[list[JobTaskStatus], keyed("alias"), "Every task, in the order of the spec. Beyond Kuscia."] = field(
+        default_factory=list
     )
     start_time: Timestamp = ""
     completion_time: Timestamp = ""

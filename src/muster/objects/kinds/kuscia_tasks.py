@@ -7,7 +7,16 @@ from typing import Annotated, Literal
 from msgspec import field
 
 from muster.objects.kinds.base import Object, between, one_of
-from muster.objects.kinds.kuscia_base import BandwidthLimits, ScheduleConfig, TaskPhase, kuscia_resource
+from muster.objects.kinds.kuscia_base import (
+    Attempts,
+    BandwidthLimits,
+    Preemptions,
+    RunSeconds,
+    ScheduleConfig,
+    TaskPhase,
+    TaskRetry,
+    kuscia_resource,
+)
 from muster.objects.kinds.kuscia_templates import PodTemplate
 from muster.objects.kinds.shapes import (
     COMPLETION_TIME,
@@ -56,6 +65,8 @@ class KusciaTaskSpec(Foreign, kw_only=True):
     task_input_config: str
     schedule_config: ScheduleConfig = field(default_factory=ScheduleConfig)
     parties: list[TaskParty]
+    retry: TaskRetry = None
+    active_deadline_seconds: RunSeconds = 0
 
 
 class PartyTaskStatus(Foreign):
@@ -109,6 +120,9 @@ class KusciaTaskStatus(Foreign):
     pod_statuses: Annotated[dict[str, TaskPodStatus], "By `namespace/name`."] = field(default_factory=dict)
     service_statuses: Annotated[dict[str, TaskServiceStatus], "By `namespace/name`."] = field(default_factory=dict)
     allocated_ports: list[PartyAllocatedPorts] = field(default_factory=list)
+    attempts: Attempts = 0
+    preemptions: Preemptions = 0
+    retry_time: Annotated[Timestamp, "When a task that failed or was preempted is started again. Beyond Kuscia."] = ""
     start_time: Timestamp = ""
     completion_time: Timestamp = ""
     last_reconcile_time: Timestamp = ""

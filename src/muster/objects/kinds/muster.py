@@ -179,6 +179,7 @@ class PlacementSpec(View, kw_only=True):
     epoch: Annotated[int, "Of the leader that decided."] = 0
     pods: Annotated[list[PlacedPod], keyed("namespace", "name"), msgspec.Meta(min_length=1)]
     decided: Timestamp = ""
+    held_until: Annotated[Timestamp, "Promised to other control planes, and not to be bound before they are ready."] = ""
 
 
 class PlacementStatus(View):

@@ -12,7 +12,7 @@ from muster.objects.kinds.affinity import Affinity, Toleration
 from muster.objects.kinds.base import AGE, Object
 from muster.objects.kinds.containers import EnvVar
 from muster.objects.kinds.muster_base import Name, muster_resource
-from muster.objects.kinds.shapes import PHASE, Amounts, Count, Kept, Port, Seconds
+from muster.objects.kinds.shapes import PHASE, Amounts, Count, Kept, Port, Retry, Seconds
 from muster.objects.resources import Column
 from muster.objects.time import Timestamp
 from muster.objects.view import View, keyed
@@ -63,14 +63,6 @@ class Estimate(View):
 
     run_seconds: Annotated[int, msgspec.Meta(ge=1)] | None = None
     resources: Annotated[Amounts, "Real use, where it differs from the requests."] = field(default_factory=dict)
-
-
-class Retry(View):
-    """What becomes of a job that failed."""
-
-    limit: Annotated[int, "How often to try again.", msgspec.Meta(ge=0, le=1000)] = 0
-    backoff_seconds: Annotated[int, "Before the first retry; doubled for each further one.", msgspec.Meta(ge=0)] = 10
-    backoff_seconds_max: Annotated[int, msgspec.Meta(ge=0)] = 3600
 
 
 class JobSpec(View, kw_only=True):

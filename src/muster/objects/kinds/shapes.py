@@ -54,6 +54,14 @@ class Resources(Foreign):
     claims: list[Kept] = field(default_factory=list)
 
 
+class Retry(View):
+    """What becomes of work that failed: it is tried again, after a pause that doubles each time."""
+
+    limit: Annotated[int, "How often to try again.", msgspec.Meta(ge=0, le=1000)] = 0
+    backoff_seconds: Annotated[int, "Before the first retry; doubled for each further one.", msgspec.Meta(ge=0)] = 10
+    backoff_seconds_max: Annotated[int, msgspec.Meta(ge=0)] = 3600
+
+
 class PlainCondition(Foreign):
     """A fact about an object, as Kuscia writes it."""
 

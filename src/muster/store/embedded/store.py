@@ -36,6 +36,9 @@ Warnings = list[str]
 
 _DELETE_CONCURRENCY = 64
 
+KUBERNETES_MINOR = 33
+"""Which Kubernetes clients may take this for; what is missing of it is in docs/api-coverage.md."""
+
 
 class EmbeddedStore(RecordStore):
     """Use `await EmbeddedStore.open(...)`, then `await store.close()`."""
@@ -43,6 +46,9 @@ class EmbeddedStore(RecordStore):
     @property
     def is_atomic(self) -> bool:
         return True
+
+    async def minor_version(self) -> int:
+        return KUBERNETES_MINOR
 
     async def resource(self, group: str, kind: str) -> Resource:
         return self.catalog.by_kind(group, kind)
