@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 API = "api"
 _API_ABOUT = "Durable creates and updates, list, watch fan-out, readiness and memory, beside kube-apiserver + etcd."
+JOBS = "jobs"
+_JOBS_ABOUT = (
+    "What the controllers spend on a task, with few and with many jobs and in a graph of 1,000 tasks; simulated nodes."
+)
 _PLACES = ("engine", "embedded", "kubernetes")
 
 
@@ -29,12 +33,13 @@ def bench() -> None:
 @bench.command("list")
 def list_scenarios() -> None:
     """Show the scenarios that `run` takes."""
-    for name in (API, *scenario_names()):
-        click.echo(f"{name}\t{_API_ABOUT if name == API else load_scenario(name).about}")
+    own = {API: _API_ABOUT, JOBS: _JOBS_ABOUT}
+    for name in (*own, *scenario_names()):
+        click.echo(f"{name}\t{own.get(name) or load_scenario(name).about}")
 
 
 @bench.command()
-@click.argument("scenario", metavar="SCENARIO", type=click.Choice([API, *scenario_names(), "all"]))
+@click.argument("scenario", metavar="SCENARIO", type=click.Choice([API, JOBS, *scenario_names(), "all"]))
 @click.option(
     "--on",
     "places",
@@ -70,7 +75,9 @@ def run(
 
     if scenario in (API, "all"):
         _show_api(api.run(scale=scale, rounds=rounds, say=_say), as_json=as_json)
-    if scenario == API:
+    if scenario in (JOBS, "all"):
+        _show_jobs(seed=seed, as_json=as_json)
+    if scenario in (API, JOBS):
         return
     if scenario == "all":
         tasks = suite.all_tasks(places or _EVERYWHERE, nodes=nodes, pods=pods, pairs=pairs)
@@ -110,6 +117,26 @@ def _run_tasks(tasks: Iterable[Task], *, seed: int, as_json: bool) -> list[str]:
         else:
             click.echo(row(line))
     return failures
+
+
+def _show_jobs(*, seed: int, as_json: bool) -> None:
+    from muster.bench import jobs
+
+    if not as_json:
+        click.echo(
+            f"{'shape':8}{'jobs':>7}{'tasks':>8}{'succeeded':>11}{'ms per task':>13}{'writes per task':>17}  keys per task"
+        )
+    for shape, count, tasks in jobs.SIZES:
+        line = jobs.measure(shape, count, tasks, seed=seed, say=_say)
+        if as_json:
+            sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
+            sys.stdout.flush()
+            continue
+        keys = ", ".join(f"{name} {number:g}" for name, number in line.reconciles_per_task.items() if number >= 0.1)
+        click.echo(
+            f"{line.shape:8}{line.jobs:>7,}{line.tasks:>8,}{line.succeeded:>11,}{line.cpu_ms_per_task:>13,.1f}"
+            f"{line.writes_per_task:>17,.1f}  {keys}"
+        )
 
 
 def _show_api(results: Iterable[Measured], *, as_json: bool) -> None:

@@ -83,6 +83,7 @@ class World:
         self.managers: dict[str, Manager] = {}
         """The manager of each live run, by run name."""
         self.trace: list[str] = []
+        self.trace_len_max = _TRACE_LEN_MAX
         self.memory: dict[str, Any] = {}
         """For invariants that compare with what was before."""
         self.checks = 0
@@ -251,7 +252,7 @@ class World:
 
     def note(self, who: str, what: str) -> None:
         """Add a line to the trace."""
-        assert len(self.trace) < _TRACE_LEN_MAX, f"the trace is longer than {_TRACE_LEN_MAX} lines: something spins"
+        assert len(self.trace) < self.trace_len_max, f"the trace is longer than {self.trace_len_max} lines: something spins"
         self.trace.append(f"{self.loop.time():12.6f} {who}: {what}")
 
     def invariant(self, name: str, check: Check) -> None:
