@@ -21,13 +21,14 @@ from muster.engine.plugins.fit import Fit
 from muster.engine.profile import Profile
 from muster.engine.registry import discover
 from muster.engine.resources import ASKED_MAX, OTHER, RESOURCES_MAX
-from muster.engine.units import GANG_MIN, GANG_NAME, POD_GROUP_LABELS
+from muster.objects.labels import KoordinatorPod, Sigs
 from muster.objects.reasons import Reason
 from tests.engine.building import node, pod, state_of
 
 PROFILE = "muster-scheduler"
 UNIT = "PodGroup/default/g"
-IN_GANG = {POD_GROUP_LABELS[0]: "g"}
+GANG_NAME, GANG_MIN = KoordinatorPod.GANG_NAME, KoordinatorPod.GANG_MIN_AVAILABLE
+IN_GANG = {Sigs.POD_GROUP: "g"}
 HUGE = 10**30
 
 
@@ -68,8 +69,14 @@ def _spread(**more: Any) -> list[dict[str, Any]]:
 
 POISON = [
     pytest.param(pod("x", resources={f"example.com/r{n}": 1 for n in range(2 * RESOURCES_MAX)}), id="resources without end"),
-    pytest.param(pod("x", annotations={GANG_NAME: "g", GANG_MIN: "9" * 5_000}), id="a minimum of 5000 digits"),
-    pytest.param(pod("x", annotations={GANG_NAME: "g/../h", GANG_MIN: "-1"}), id="a minimum below nothing"),
+    pytest.param(
+        pod("x", annotations={GANG_NAME: "g", GANG_MIN: "9" * 5_000}),
+        id="a minimum of 5000 digits",
+    ),
+    pytest.param(
+        pod("x", annotations={GANG_NAME: "g/../h", GANG_MIN: "-1"}),
+        id="a minimum below nothing",
+    ),
     pytest.param(pod("x", priority=HUGE), id="a priority beyond all numbers"),
     pytest.param(pod("x", priority=-HUGE, node="n0"), id="a bound pod of such a priority"),
     pytest.param(pod("x", affinity=_preferring(HUGE), node="n0", labels={"a": "b"}), id="a preference beyond all numbers"),

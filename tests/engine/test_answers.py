@@ -22,6 +22,7 @@ from muster.engine.pods import PodRecord
 from muster.engine.profile import Profile
 from muster.engine.registry import discover
 from muster.objects.reasons import Reason, Verdict
+from tests.engine import tasks_building
 from tests.engine.building import PROFILE, node, pod
 from tests.engine.test_machine import gang
 
@@ -382,3 +383,23 @@ def test_what_a_shadow_decided_is_said_not_to_be_bound() -> None:
     made.step([ev.NodeSeen(node("n0")), ev.PodSeen(pod("p"))], 0.0)
     (found,) = answers(made, Question(key="Pod/default/p"))
     assert found.notes == (f"profile {PROFILE} is in shadow mode: it decides, and binds nothing",)
+
+
+@pytest.mark.parametrize("kind", ["KusciaTask", "TaskResourceGroup"])
+def test_a_task_is_found_whatever_the_namespaces_of_its_pods(kind: str) -> None:
+    made = tasks_building.engine(cpu="1")
+    group = tasks_building.task_group("t", tasks_building.party("alice", "a"), tasks_building.party("bob", "b"))
+    pods = [tasks_building.task_pod("a", "alice"), tasks_building.task_pod("b", "bob")]
+    made.step([group, *tasks_building.seen(*pods)], 1.0)
+    (found,) = answers(made, Question(key=f"{kind}/cross-domain/t"))
+    assert found.subject == "Task/t"
+    assert found.state == "waiting"
+
+
+def test_a_gang_is_found_although_it_is_joined_with_another() -> None:
+    made = tasks_building.engine(cpu="1")
+    settings = {"groups": '["default/a", "default/b"]'}
+    pods = [tasks_building.member(gang, f"{gang}{i}", 2, settings=settings) for gang in "ab" for i in range(2)]
+    made.step(tasks_building.seen(*pods), 1.0)
+    (found,) = answers(made, Question(key="PodGroup/default/b"))
+    assert found.subject == "PodGroup/default/a,default/b"

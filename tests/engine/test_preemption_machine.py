@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import msgspec
@@ -14,9 +15,11 @@ from muster.engine import events as ev
 from muster.engine.decisions import AnyDecision, Evict, Park, Place
 from muster.engine.facts import BudgetFacts, PodFacts
 from muster.engine.machine import Engine
+from muster.engine.plugin import Plugin, Scope
 from muster.engine.plugins.default_preemption import DefaultPreemption, DefaultPreemptionArgs
 from muster.engine.plugins.fit import Fit
 from muster.engine.plugins.inter_pod_affinity import InterPodAffinity
+from muster.engine.plugins.node_affinity import NodeAffinity
 from muster.engine.profile import Profile
 from muster.objects.reasons import Reason
 from tests.engine.building import PROFILE, node, pod
@@ -25,8 +28,8 @@ from tests.engine.building import PROFILE, node, pod
 class Cluster:
     """An engine, and whoever does what it decides: binds at once, ends victims when told to."""
 
-    def __init__(self, nodes: int = 2, cpu: str = "2", **args: Any) -> None:
-        plugins = [Fit(), InterPodAffinity(), DefaultPreemption(DefaultPreemptionArgs(**args))]
+    def __init__(self, nodes: int = 2, cpu: str = "2", more: Sequence[Plugin] = (), **args: Any) -> None:
+        plugins = [Fit(), InterPodAffinity(), DefaultPreemption(DefaultPreemptionArgs(**args)), *more]
         self.engine = Engine([Profile(PROFILE, plugins)])
         self.now = 0.0
         self.facts: dict[str, PodFacts] = {}
@@ -125,6 +128,103 @@ def test_a_budget_is_spent_once() -> None:
     decisions = cluster.see(high("h1"), high("h2"))
     broken = [v.violates_budget for d in decisions if isinstance(d, Evict) for v in d.victims]
     assert broken == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("labels", "disrupted", "expected"),
+    [({"app": "db"}, {}, True), ({"app": "db"}, {"x": "2026-01-01T00:00:00Z"}, True), ({"app": "web"}, {}, False)],
+    ids=["selected", "selected, and counted already", "not selected"],
+)
+def test_a_victim_says_whether_a_budget_selects_it(labels: dict[str, str], disrupted: dict[str, str], expected: bool) -> None:
+    cluster = Cluster(1)
+    raw = {
+        "metadata": {"name": "db", "namespace": "default"},
+        "spec": {"selector": {"matchLabels": {"app": "db"}}},
+        "status": {"disruptionsAllowed": 1, "disruptedPods": disrupted},
+    }
+    cluster.step(ev.BudgetSeen(msgspec.convert(raw, BudgetFacts)))
+    cluster.see(low("x", "n0", labels=labels))
+    assert [v.has_budget for d in cluster.see(high()) if isinstance(d, Evict) for v in d.victims] == [expected]
+    again = cluster.step(ev.BudgetGone("default", "db"), ev.EvictFailed("uid-default-x", "refused"))
+    assert [v.has_budget for d in again if isinstance(d, Evict) for v in d.victims] == [False]
+
+
+class Attempts(Plugin):
+    """Counts how often each pod is tried."""
+
+    name = "Attempts"
+    scope = Scope.NODE
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.names: list[str] = []
+
+    def before_prefilter(self, pod: PodFacts, now: float) -> PodFacts | None:
+        self.names.append(pod.metadata.name)
+        return None
+
+
+def test_tried_again_when_the_last_victim_has_ended() -> None:
+    attempts = Attempts()
+    cluster = Cluster(1, more=[attempts])
+    cluster.see(low("x", "n0", cpu="1"), low("y", "n0", cpu="500m"), low("z", "n0", cpu="500m"))
+    assert set(evicted(cluster.see(high()))["Pod/default/high"]) == {"x", "y", "z"}
+    assert cluster.end("x") == cluster.end("z") == []
+    assert attempts.names == ["high"], "while victims are left it could only wait for them"
+    assert placed(cluster.end("y")) == {"high": "n0"}
+
+
+def test_tried_again_as_soon_as_it_fits_though_victims_are_left() -> None:
+    cluster = Cluster(1, "4")
+    cluster.see(low("x", "n0"), low("other", "n0", 500))
+    assert evicted(cluster.see(high())) == {"Pod/default/high": ["x"]}
+    assert placed(cluster.end("other")) == {"high": "n0"}
+
+
+def test_room_that_is_kept_for_one_wakes_nobody_who_has_room_coming_elsewhere() -> None:
+    attempts = Attempts()
+    cluster = Cluster(3, more=[attempts])
+    cluster.see(*(low(f"x{n}", f"n{n}", n) for n in range(3)))
+    assert len(evicted(cluster.see(high("a"), high("b"), high("c")))) == 3
+    attempts.names.clear()
+    assert placed(cluster.end("x2")) == {"c": "n2"}
+    assert attempts.names == ["c"]
+
+
+def test_whoever_has_room_coming_takes_other_room_that_comes_first() -> None:
+    cluster = Cluster(1)
+    cluster.see(low("x", "n0"))
+    cluster.see(high())
+    assert placed(cluster.step(ev.NodeSeen(node("n9", cpu="2")))) == {"high": "n9"}
+
+
+def test_a_node_that_will_not_do_any_more_is_not_waited_for() -> None:
+    cluster = Cluster(2, more=[NodeAffinity()])
+    cluster.step(*(ev.NodeSeen(node(f"n{n}", cpu="2", labels={"disk": "fast"})) for n in range(2)))
+    cluster.see(low("x", "n0"), low("y", "n1", 5))
+    assert evicted(cluster.see(high(nodeSelector={"disk": "fast"}))) == {"Pod/default/high": ["x"]}
+    assert evicted(cluster.step(ev.NodeSeen(node("n0", cpu="2")))) == {"Pod/default/high": ["y"]}
+
+
+@given(
+    waiting=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), min_size=1, max_size=6),
+    running=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2), st.integers(0, 2)), max_size=8),
+    order=st.randoms(use_true_random=False),
+)
+def test_nobody_sleeps_through_what_would_help(
+    waiting: list[tuple[int, int]], running: list[tuple[int, int, int]], order: Random
+) -> None:
+    """Whenever victims have ended, trying everybody again places nobody: those that could be placed were."""
+    cluster = Cluster(3, "6")
+    cluster.see(*(low(f"r{i}", f"n{at}", priority, cpu=str(cpu)) for i, (cpu, priority, at) in enumerate(running)))
+    decisions = cluster.see(*(high(f"w{i}", priority, cpu=str(cpu)) for i, (cpu, priority) in enumerate(waiting)))
+    going = [name for names in evicted(decisions).values() for name in names]
+    while going:
+        after = cluster.end(going.pop(order.randrange(len(going))))
+        again = cluster.step(ev.Retry())
+        assert placed(again) == {}
+        going += [name for names in evicted([*after, *again]).values() for name in names]
+    assert not any(p.is_victim for p in cluster.engine.state.pods.values())
 
 
 def test_whom_a_rule_keeps_out_goes() -> None:

@@ -3,185 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from muster.engine import decisions as de
 from muster.engine import events as ev
-from muster.engine.configuration import default_configuration
-from muster.engine.facts import NodeFacts, PodFacts
-from muster.engine.machine import Engine
 from muster.engine.pods import Phase
-from muster.engine.registry import Registry
 from muster.engine.resources import requests_of
 from muster.engine.state import State
-from tests.engine.building import node, pod
+from muster.engine.units import may_wait
+from tests.engine.histories import GANG_MIN, Move, Run, histories, play, with_node
 
 pytestmark = pytest.mark.soak
 EXAMPLES = 2_000 if os.environ.get("MUSTER_SOAK") else 40
-GPU = "nvidia.com/gpu"
-
-names = st.sampled_from([f"n{i}" for i in range(6)])
-sizes = st.sampled_from(["100m", "500m", "1", "2", "3"])
-zones = st.sampled_from(["a", "b", "c"])
-
-
-@st.composite
-def nodes(draw: st.DrawFn) -> NodeFacts:
-    taints = draw(st.sampled_from([[], [], [], [{"key": "k", "value": "v", "effect": "NoSchedule"}]]))
-    resources = {GPU: draw(st.integers(0, 4)), "kuscia.io/bandwidth": draw(st.sampled_from([0, 100, 1000]))}
-    return node(
-        draw(names),
-        cpu=draw(st.sampled_from(["1", "2", "4", "8"])),
-        memory=draw(st.sampled_from(["1Gi", "4Gi", "8Gi"])),
-        pods=draw(st.sampled_from([2, 5, 110])),
-        labels={"zone": draw(zones)},
-        taints=taints,
-        unschedulable=draw(st.sampled_from([False, False, False, True])),
-        resources=resources,
-    )
-
-
-@st.composite
-def pods(draw: st.DrawFn) -> PodFacts:
-    number = draw(st.integers(0, 30))
-    gang = draw(st.sampled_from([0, 0, 0, 2, 3, 5]))
-    notes: dict[str, str] = {}
-    if gang:
-        notes = {"gang.scheduling.koordinator.sh/name": f"g{number % 3}", "gang.scheduling.koordinator.sh/min-available": "3"}
-    spec: dict[str, Any] = draw(
-        st.sampled_from([{}, {}, {}, {"nodeSelector": {"zone": "a"}}, {"tolerations": [{"operator": "Exists"}]}, SPREAD, ANTI])
-    )
-    resources: dict[str, Any] = draw(st.sampled_from([{}, {}, {GPU: 1}, {"kuscia.io/bandwidth": 60}]))
-    return pod(
-        f"p{number}",
-        cpu=draw(sizes),
-        memory=draw(st.sampled_from(["64Mi", "512Mi", "1Gi"])),
-        labels={"app": draw(st.sampled_from(["x", "y"]))},
-        annotations=notes,
-        resources=resources,
-        priority=draw(st.sampled_from([0, 0, 0, 5])),
-        preemptionPolicy="Never",
-        **spec,
-    )
-
-
-SPREAD = {
-    "topologySpreadConstraints": [
-        {
-            "maxSkew": 1,
-            "topologyKey": "zone",
-            "whenUnsatisfiable": "DoNotSchedule",
-            "labelSelector": {"matchLabels": {"app": "x"}},
-        }
-    ]
-}
-ANTI = {
-    "affinity": {
-        "podAntiAffinity": {
-            "requiredDuringSchedulingIgnoredDuringExecution": [
-                {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "y"}}}
-            ]
-        }
-    }
-}
-
-Move = tuple[str, Any]
-moves = st.one_of(
-    st.tuples(st.just("node"), nodes()),
-    st.tuples(st.just("node gone"), names),
-    st.tuples(st.just("pod"), pods()),
-    st.tuples(st.just("pod"), pods()),
-    st.tuples(st.just("pod"), pods()),
-    st.tuples(st.just("pod gone"), st.integers(0, 100)),
-    st.tuples(st.just("finished"), st.integers(0, 100)),
-    st.tuples(st.just("bound"), st.integers(0, 100)),
-    st.tuples(st.just("bind failed"), st.integers(0, 100)),
-    st.tuples(st.just("step"), st.none()),
-)
-histories = st.lists(moves, min_size=5, max_size=60)
-
-
-def fresh() -> Engine:
-    return Engine(default_configuration().build(Registry()))
-
-
-class Run:
-    """One history, fed to an engine; `after` looks at every step."""
-
-    def __init__(self, engine: Engine, after: Callable[[Run, list[de.AnyDecision]], None] | None = None) -> None:
-        self.engine = engine
-        self.after = after
-        self.alive: dict[str, PodFacts] = {}
-        self.log: list[bytes] = []
-        self.now = 0.0
-        self.born = 0
-
-    def play(self, history: list[Move]) -> Run:
-        batch: list[ev.AnyEvent] = []
-        for what, value in history:
-            event = self._event(what, value)
-            if event is not None:
-                batch.append(event)
-            if what == "step":
-                self._step(batch)
-                batch = []
-        self._step(batch)
-        return self
-
-    def _step(self, batch: list[ev.AnyEvent]) -> None:
-        self.now += 1.0
-        made = self.engine.step(batch, self.now)
-        self.log += [de.encode(decision) for decision in made]
-        if self.after is not None:
-            self.after(self, made)
-
-    def _event(self, what: str, value: Any) -> ev.AnyEvent | None:
-        match what:
-            case "node":
-                return ev.NodeSeen(value)
-            case "node gone":
-                return ev.NodeGone(value)
-            case "pod":
-                if any(facts.key == value.key for facts in self.alive.values()):
-                    return None
-                self.born += 1
-                meta = msgspec.structs.replace(value.metadata, uid=f"uid-{self.born:03}")
-                facts = self.alive[meta.uid] = msgspec.structs.replace(value, metadata=meta)
-                return ev.PodSeen(facts)
-        uids = sorted(self.alive)
-        if not uids or what == "step":
-            return None
-        uid = uids[value % len(uids)]
-        record = self.engine.state.pods.get(uid)
-        match what:
-            case "pod gone":
-                del self.alive[uid]
-                return ev.PodGone(uid)
-            case "finished":
-                return ev.PodSeen(_with(self.alive.pop(uid), node=record.node if record else "", phase="Succeeded"))
-            case "bound":
-                if record is None or record.phase is not Phase.ASSUMED:
-                    return None
-                return ev.PodSeen(_with(self.alive[uid], node=record.node))
-            case _:
-                return ev.BindFailed(uid, "made to fail")
-
-
-def _with(facts: PodFacts, *, node: str, phase: str = "") -> PodFacts:
-    spec = msgspec.structs.replace(facts.spec, node_name=node)
-    return msgspec.structs.replace(facts, spec=spec, status=msgspec.structs.replace(facts.status, phase=phase))
-
-
-def play(history: list[Move], after: Callable[[Run, list[de.AnyDecision]], None] | None = None) -> Run:
-    return Run(fresh(), after).play(history)
-
 
 ordinary = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -192,7 +28,7 @@ def test_never_over_any_capacity(history: list[Move]) -> None:
     def after(run: Run, made: list[de.AnyDecision]) -> None:
         state = run.engine.state
         for decision in made:
-            for placed in decision.pods if isinstance(decision, de.Place) else ():
+            for placed in decision.pods if isinstance(decision, de.Place | de.Hold) else ():
                 record = state.pods.get(placed.uid)
                 if record is None or record.node != placed.node:
                     continue  # given back within the same step
@@ -206,11 +42,58 @@ def test_never_over_any_capacity(history: list[Move]) -> None:
 @ordinary
 @given(histories)
 def test_all_or_nothing(history: list[Move]) -> None:
+    """Whatever is placed of work that has not started yet leaves each of its gangs, or roles, with enough."""
+
     def after(run: Run, made: list[de.AnyDecision]) -> None:
         for decision in made:
-            if isinstance(decision, de.Place) and decision.unit.startswith("PodGroup/"):
-                members = run.engine._gangs[decision.unit].values()
-                assert sum(1 for pod in members if pod.node) >= 3 or any(p.facts.is_finished for p in members)
+            if not isinstance(decision, de.Place) or decision.unit.startswith("Pod/"):
+                continue
+            kind, _, name = decision.unit.partition("/")
+            if any(part in run.started for part in name.split(",")):
+                continue
+            placed = {one.name for one in decision.pods}
+            placed |= {pod.name for pod in run.engine.members.members(decision.unit) if pod.node}
+            for least, members in _groups(run, kind, name):
+                assert len(placed & members) >= least, (decision, members)
+
+    play(history, after)
+
+
+def _groups(run: Run, kind: str, name: str) -> list[tuple[int, set[str]]]:
+    """How many of which pods must have a node, for each group of a unit."""
+    if kind == "Task":
+        parties = run.engine.state.task_groups[name].spec.parties
+        return [(len(party.pods), {one.name for one in party.pods}) for party in parties]
+    gangs = name.split(",")
+    least = GANG_MIN if len(gangs) == 1 else 2
+    return [(least, {pod.name for pod in run.engine.members.gangs[key].members.values()}) for key in gangs]
+
+
+@ordinary
+@given(histories)
+def test_what_is_promised_is_not_taken_back_alone(history: list[Move]) -> None:
+    promised: set[str] = set()
+
+    def after(run: Run, made: list[de.AnyDecision]) -> None:
+        is_excused = any(
+            isinstance(event, ev.Denied | ev.PodGone | ev.NodeGone | ev.TaskGroupGone)
+            or (isinstance(event, ev.TaskGroupSeen) and event.group.status.phase == "ReserveFailed")
+            or (isinstance(event, ev.PodSeen) and event.pod.is_finished)
+            for event in run.batch
+        )
+        permitted = {e.unit for e in run.batch if isinstance(e, ev.Permitted)}
+        for decision in made:
+            unit = decision.unit
+            if isinstance(decision, de.Release) and not decision.is_asked and unit in promised:
+                assert is_excused, decision
+                promised.discard(unit)
+            elif isinstance(decision, de.Place) and unit in promised:
+                assert unit in permitted, decision
+                promised.discard(unit)
+            elif isinstance(decision, de.Hold) and decision.is_promised:
+                assert unit == "Task/t1"
+                promised.add(unit)
+        assert promised <= set(run.engine.holds)
 
     play(history, after)
 
@@ -227,13 +110,15 @@ def test_what_could_be_placed_is_placed(history: list[Move]) -> None:
             unit = parked.unit
             members = [state.pods[uid] for uid in unit.pods]
             evaluator = engine.evaluator(unit.schedule_as)
-            if unit.is_incomplete or len({m.shape.number for m in members}) > 1 or not evaluator.is_plain(members[0]):
+            is_apart = unit.min_groups < len(unit.groups) or unit.blocked is not None or unit.not_before > run.now
+            if is_apart or len({m.shape.number for m in members}) > 1 or not evaluator.is_plain(members[0]):
                 continue
             shape = members[0].shape
             rows = np.flatnonzero(shape.request)
             allowed = evaluator.static_mask(evaluator.block(members[0]))
             room = np.where(allowed, (state.nodes.free[rows] // shape.request[rows, None]).min(axis=0), 0)
-            assert np.maximum(room, 0).sum() < max(unit.groups[0].missing, 1), (unit, parked.verdict)
+            missing = sum(group.missing for group in unit.groups)
+            assert np.maximum(room, 0).sum() < max(missing, 1), (unit, parked.verdict)
 
     play(history, after)
 
@@ -254,7 +139,7 @@ def test_incremental_state_equals_rebuilt(history: list[Move]) -> None:
             again.apply_node(ev.NodeSeen(facts))
         again.flush_nodes()
         for record in state.pods.values():
-            again.see_pod(_with(record.facts, node=record.node, phase=record.facts.status.phase))
+            again.see_pod(with_node(record.facts, record.node, record.facts.status.phase))
         assert state.equals(again)
         for name, pods in state.on_node.items():
             if name in state.nodes.slots:
@@ -280,5 +165,25 @@ def test_whoever_waits_has_a_reason(history: list[Move]) -> None:
             verdict = engine.verdicts[unit_id]
             assert str(verdict)
             assert verdict.reason.remedy
+
+    play(history, after)
+
+
+@ordinary
+@given(histories)
+def test_nobody_is_forgotten(history: list[Move]) -> None:
+    """A pod that needs a node is in a unit that waits or holds, and in one only; who has a node waits for none."""
+
+    def after(run: Run, made: list[de.AnyDecision]) -> None:
+        engine = run.engine
+        waiting = [uid for unit in engine.waiting.units.values() for uid in unit.pods]
+        assert len(waiting) == len(set(waiting))
+        held = {one.pod.uid for hold in engine.holds.values() for one in hold.placed}
+        assert not held & set(waiting)
+        for pod in engine.state.pods.values():
+            if pod.is_ours and pod.phase is Phase.WAITING and may_wait(pod):
+                assert pod.uid in waiting or pod.unit in engine.holds, pod
+            else:
+                assert pod.uid not in waiting, pod
 
     play(history, after)

@@ -22,6 +22,8 @@ from muster.engine.asking import PluginFault, guarded
 from muster.engine.evaluate import Evaluator
 from muster.engine.explain import explain_pod, explain_shortage
 from muster.engine.facts import PodFacts
+from muster.engine.gangs import gang_key_of
+from muster.engine.holding import HoldKind
 from muster.engine.hypothetical import Work, works_of
 from muster.engine.machine import Engine
 from muster.engine.node_answers import evaluate_nodes
@@ -31,7 +33,7 @@ from muster.engine.pods import Phase, PodRecord
 from muster.engine.resources import requests_of
 from muster.engine.shapes import Shape
 from muster.engine.state import State
-from muster.engine.units import Group, Unit
+from muster.engine.units import Group, Unit, task_id
 from muster.objects.bandwidth_demands import FindImage
 from muster.objects.labels import KusciaLabel
 from muster.objects.reasons import Reason, Shortfall, Verdict
@@ -77,7 +79,9 @@ def _found(engine: Engine, key: str) -> list[tuple[str, list[PodRecord]]]:
     kind, namespace, name = words if len(words) == 3 else ("", *words)
     found: dict[str, list[PodRecord]] = {}
     for pod in engine.state.pods.values():
-        if pod.namespace == namespace and _is_about(pod, kind, name):
+        # The pods of a task are in the namespaces of its parties, not in its own.
+        is_task = kind in _TASK_KINDS and pod.unit == task_id(name)
+        if is_task or (pod.namespace == namespace and _is_about(pod, kind, name)):
             found.setdefault(pod.unit or f"Pod/{pod.key}", []).append(pod)
     if not found:
         what = f"{kind or 'Pod or PodGroup'} {namespace}/{name}"
@@ -85,10 +89,13 @@ def _found(engine: Engine, key: str) -> list[tuple[str, list[PodRecord]]]:
     return sorted(found.items())
 
 
+_TASK_KINDS = frozenset({"KusciaTask", "TaskResourceGroup"})
+
+
 def _is_about(pod: PodRecord, kind: str, name: str) -> bool:
     if kind in ("", "Pod") and pod.name == name:
         return True
-    if kind in ("", "PodGroup") and pod.unit == f"PodGroup/{pod.namespace}/{name}":
+    if kind in ("", "PodGroup") and gang_key_of(pod.facts.metadata) == f"{pod.namespace}/{name}":
         return True
     return bool(kind) and any(o.kind == kind and o.name == name for o in pod.facts.metadata.owner_references)
 
@@ -115,7 +122,8 @@ class _Asking:
         if engine.profiles[profile].is_shadow:
             note = f"profile {profile} is in shadow mode: it decides, and binds nothing"
             base = msgspec.structs.replace(base, notes=(note,))
-        if unit_id in engine.holds:
+        held = engine.holds.get(unit_id)
+        if held is not None and held.kind is not HoldKind.PART:
             verdict = Verdict(reason=Reason.RESERVED, message="reserved; waits for a permit or for other parties")
             return self._settled(base, "reserved", pods, verdict)
         unit = engine.waiting.units.get(unit_id)
@@ -137,10 +145,8 @@ class _Asking:
         )
 
     def _waiting(self, base: Answer, unit: Unit, said: Verdict | None) -> Answer:
-        if unit.is_incomplete:
-            group = unit.groups[0]
-            message = f"{len(group.pods) + group.bound} of the {group.min} pods that must start together exist"
-            said = said or Verdict(reason=Reason.GANG_INCOMPLETE, message=message)
+        if unit.blocked is not None:
+            said = said or unit.blocked
             return msgspec.structs.replace(base, verdict=said, said=said)
         return self._tried(msgspec.structs.replace(base, said=said), unit)
 

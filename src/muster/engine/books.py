@@ -5,7 +5,6 @@ from __future__ import annotations
 from muster.engine import events as ev
 from muster.engine.plugin import Wake
 from muster.engine.state import State
-from muster.engine.units import gang_id
 
 
 def apply_book(event: ev.AnyEvent, state: State) -> None:
@@ -43,14 +42,15 @@ def apply_book(event: ev.AnyEvent, state: State) -> None:
             state.keep(state.links, link.metadata.name, link, Wake.LINK)
         case ev.LinkGone(name=name):
             state.keep(state.links, name, None, Wake.LINK)
+        case ev.QuotaSeen(quota=q):
+            state.keep(state.quotas, q.metadata.name, q, Wake.QUOTA)
+        case ev.QuotaGone(name=name):
+            state.keep(state.quotas, name, None, Wake.QUOTA)
         case ev.PodGroupSeen(group=g):
             state.keep(state.groups, (g.metadata.namespace, g.metadata.name), g, Wake.GROUP)
         case ev.PodGroupGone(namespace=namespace, name=name):
             state.keep(state.groups, (namespace, name), None, Wake.GROUP)
-
-
-def gang_of(event: ev.PodGroupSeen | ev.PodGroupGone) -> str:
-    """The id of the unit that a PodGroup is about."""
-    if isinstance(event, ev.PodGroupSeen):
-        return gang_id(event.group.metadata.namespace, event.group.metadata.name)
-    return gang_id(event.namespace, event.name)
+        case ev.TaskGroupSeen(group=t):
+            state.keep(state.task_groups, t.metadata.name, t, Wake.GROUP)
+        case ev.TaskGroupGone(name=name):
+            state.keep(state.task_groups, name, None, Wake.GROUP)

@@ -45,6 +45,7 @@ DEFAULT_PLUGINS: Final = (
     Choice("NodePool"),
     Choice("Bandwidth", 1),
     Choice("LinkBandwidth"),
+    Choice("PartyQuota"),
     Choice("PodTopologySpread", 2),
     Choice("InterPodAffinity", 2),
     Choice("DefaultPreemption"),

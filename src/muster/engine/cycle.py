@@ -7,39 +7,32 @@ costs its unit this attempt, with a reason that names it, and nobody else anythi
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-
-import msgspec
+from collections.abc import Mapping, Sequence
 
 from muster.engine.asking import PluginFault, guarded
 from muster.engine.decisions import AnyDecision, Evict, Hold, Park, Place, PlacedPod, Release, Victim
 from muster.engine.evaluate import Evaluator
-from muster.engine.explain import explain_pod, explain_shortage
-from muster.engine.placing import Placed, Shortage, place_unit
+from muster.engine.explain import explain_kept, explain_pod, explain_shortage, explain_sum
+from muster.engine.holding import Held, HoldKind, Withdrawal, uids_of, wound
+from muster.engine.placing import Placed, Shortage, place_some, place_unit
 from muster.engine.plugin import Nomination, Patch, Plugin, Wake
 from muster.engine.pods import Phase, PodRecord
 from muster.engine.profile import Profile
 from muster.engine.queue import Parked, Waiting
-from muster.engine.resources import Vector, vector_of
+from muster.engine.resources import vector_of
 from muster.engine.state import State
-from muster.engine.units import MISSING_GROUP, Unit
+from muster.engine.units import Unit, without
+from muster.objects.labels import KoordinatorPod
 from muster.objects.reasons import Reason, Verdict
 
 RETRY_S = 60.0
 """After a plugin's fault the unit is tried again after so long, or when something changes."""
-_AFTER_FAULT = frozenset(Wake) - {Wake.NODE, Wake.TIME}
-WOUNDED_MAX = 16
-"""At most so many holds of younger units are given up for one."""
-
-
-class Held(msgspec.Struct):
-    """A unit that has reserved and waits for a permit."""
-
-    unit: Unit
-    profile: Profile
-    placed: list[Placed]
-    until: float
-    waiting_for: set[str]
+_AFTER_FAULT = frozenset(Wake) - {Wake.NODE, Wake.ROOM, Wake.TIME}
+_WHEN_ROOM = frozenset({Wake.ROOM})
+_BACKING_OFF = Verdict(
+    reason=Reason.BACKING_OFF,
+    message="not enough members found a place within the gang's waiting time, so all was given back; it is tried again soon",
+)
 
 
 class Cycle:
@@ -86,9 +79,17 @@ class Cycle:
         return [*yielded, *self._abandon(unit, verdict, now, news if not yielded else None)]
 
     def _attempt(self, unit: Unit, now: float, yielded: list[AnyDecision]) -> list[AnyDecision]:
-        # 1. Is everybody here who must start together?
-        if unit.is_incomplete:
-            return self._park(unit, _incomplete(unit), wakes=frozenset({Wake.GROUP}))
+        # 1. Is everybody here who must start together, and is this the time to try?
+        if unit.blocked is not None:
+            return self._set_aside(unit, unit.blocked)
+        if unit.not_before > now:
+            return self._set_aside(unit, _BACKING_OFF, retry_at=unit.not_before)
+        if unit.min_free:
+            kept = self.holds.get(unit.id)
+            own = [one.pod for one in kept.placed] if kept is not None else []
+            too_little = explain_sum(unit.min_free, own, self.state)
+            if too_little is not None:
+                return self._park(unit, too_little, also=tuple(pod.uid for pod in own), wakes=_WHEN_ROOM)
 
         # 2. The pods as the transformers want them, and whatever can be refused before a node is looked at.
         if self._before:
@@ -100,19 +101,30 @@ class Cycle:
 
         # 3. Filter and score: a node for every pod that must have one, set aside at once; or nothing.
         placed = self._place(unit)
+        if not isinstance(placed, list) and unit.id in self.holds and not any(group.missing for group in unit.groups):
+            placed = []  # what it keeps is enough by now
         if not isinstance(placed, list) and self.holds:
-            placed = self._wound(unit, placed, yielded)
+            outcome = wound(self, unit, placed, self._place, yielded)
+            if isinstance(outcome, Withdrawal):
+                return [*yielded, *self._park(unit, outcome.verdict())]
+            placed = outcome
         if not isinstance(placed, list):
-            # 4. Nothing fits: can room be made? If not, say why, and wait for what would help.
-            return self._make_room(unit, placed, now) or self._park_short(unit, placed)
+            # 4. Nothing fits: can room be made? If not, keep what a NonStrict gang may keep, say why, and wait for what helps.
+            made = self._make_room(unit, placed, now)
+            if made is None and unit.keeps_s and isinstance(placed, Shortage):
+                made = self._keep(unit, placed, now)
+            return made or self._park_short(unit, placed)
 
         # 5. Let the plugins resize and reserve; one refusal undoes all.
         if not self._is_simple:
             refusal_verdict = self._take(placed)
             if refusal_verdict is not None:
                 return [*yielded, *self._park(unit, refusal_verdict, retry_at=now + RETRY_S)]
+        if unit.keeps_s and (kept := self.holds.pop(unit.id, None)) is not None:
+            placed = [*kept.placed, *placed]
 
-            # 6. Permit: go ahead, or hold what is reserved until somebody allows it.
+        # 6. Permit: go ahead, or hold what is reserved until somebody allows it, a plugin or another party.
+        if not self._is_simple or unit.promise is not None:
             held = self._hold(unit, placed, now)
             if held is not None:
                 return [*yielded, *held]
@@ -124,14 +136,18 @@ class Cycle:
         self, unit: Unit, verdict: Verdict, now: float, news: tuple[dict[int, None], set[Wake]] | None
     ) -> list[AnyDecision]:
         """Give back whatever the attempt had set aside, and wait; no plugin is asked any more."""
-        self.holds.pop(unit.id, None)
+        kept = self.holds.pop(unit.id, None)
+        released: list[AnyDecision] = []
+        if kept is not None and kept.kind is HoldKind.PART:
+            self.give_back(kept.placed)
+            released = [Release(unit.id, Reason.PLUGIN_ERROR, verdict.message, uids_of(kept.placed))]
         pods = [pod for uid in unit.pods if (pod := self.state.pods.get(uid)) is not None]
         self.give_back([Placed(pod, 0, 0) for pod in pods])
-        if news is not None:
+        if news is not None and not released:
             self.state.restore_news(news)
         shapes = {pod.shape.number: pod.shape for pod in pods}
         self.waiting.park(Parked(unit, verdict, tuple(shapes.values()), _AFTER_FAULT, False, now + RETRY_S))
-        return [Park(unit.id, verdict, unit.pods)]
+        return [*released, Park(unit.id, verdict, unit.pods)]
 
     # -- 2 ---------------------------------------------------------------------------------------------------------------
 
@@ -185,47 +201,9 @@ class Cycle:
     def _nominated_slot(self, pod: PodRecord, node: str, otherwise: int) -> int:
         """The node where room was made for the pod, if it will do by now."""
         slot = self.state.nodes.slots.get(node)
-        return slot if slot is not None and self.evaluator.scores(pod)[slot] >= 0 else otherwise
-
-    def _wound(
-        self, unit: Unit, short: Shortage | PodRecord, yielded: list[AnyDecision]
-    ) -> list[Placed] | Shortage | PodRecord:
-        """Take what younger units hold and have not bound, the youngest first, until this one fits (and say so in `yielded`);
-        if it never does, they keep it. Who waits for whom follows the age alone, so no two can wait for each other."""
-        younger = sorted((h for h in self.holds.values() if age(h.unit) > age(unit)), key=lambda h: age(h.unit), reverse=True)
-        wounded: list[tuple[Held, list[tuple[str, Vector]]]] = []
-        news = self.state.news()
-        for held in younger[:WOUNDED_MAX]:
-            wounded.append((held, [(one.pod.node, one.pod.request) for one in held.placed]))
-            self.give_back(held.placed, held.profile)
-            try:
-                placed = self._place(unit)
-            except Exception:
-                self._hold_again(wounded)
-                raise
-            if isinstance(placed, list):
-                message = f"{unit.id} is older and needs what this held"
-                for loser, _ in wounded:
-                    del self.holds[loser.unit.id]
-                    self.waiting.add(loser.unit)
-                    yielded.append(Release(loser.unit.id, Reason.YIELDED_TO_OLDER, message, uids_of(loser.placed)))
-                return placed
-            short = placed
-        self._hold_again(wounded)
-        self.state.restore_news(news)
-        return short
-
-    def _hold_again(self, wounded: Sequence[tuple[Held, list[tuple[str, Vector]]]]) -> None:
-        for held, places in reversed(wounded):
-            for one, (node, request) in zip(held.placed, places, strict=True):
-                if not node:
-                    continue
-                self.state.assume(one.pod, node, request)
-                self.evaluator.touch(one.slot)
-                for plugin in held.profile.at["reserve"]:
-                    # It was reserved before; who can't say so again does not undo what others hold.
-                    with contextlib.suppress(Exception):
-                        plugin.reserve(one.pod, node)
+        if slot is None or slot == otherwise:
+            return otherwise
+        return slot if self.evaluator.scores(pod)[slot] >= 0 else otherwise
 
     # -- 4 ---------------------------------------------------------------------------------------------------------------
 
@@ -241,7 +219,7 @@ class Cycle:
             if isinstance(found, Nomination):
                 return self._evict(unit, pod, found)
             if isinstance(found, Verdict):
-                return self._park(unit, found, pod=pod)
+                return self._park(unit, found)
         self._hopeless.add(hopeless)
         return None
 
@@ -261,28 +239,46 @@ class Cycle:
         message = found.message or f"waits for {len(victims)} evicted pods to end on node {found.node}: {names}"
         verdict = Verdict(reason=Reason.WAITING_FOR_VICTIMS, subject=found.node, message=message)
         evict: list[AnyDecision] = [Evict(unit.id, tuple(victims), found.node, pod.uid)] if victims else []
-        return [*evict, *self._park(unit, verdict, pod=pod)]
+        return [*evict, *self._park(unit, verdict)]
 
     def _explain(self, pod: PodRecord) -> Verdict:
         return explain_pod(pod, self.evaluator, self.state)
 
+    def _keep(self, unit: Unit, short: Shortage, now: float) -> list[AnyDecision] | None:
+        """Keep the places that were found, beside those that are kept already; None when none was."""
+        placed = place_some(unit, self.evaluator, self.state)
+        refusal = self._take(placed) if placed and not self._is_simple else None
+        if not placed or refusal is not None:
+            return self._park(unit, refusal, retry_at=now + RETRY_S) if refusal is not None else None
+        held = self.holds.get(unit.id)
+        if held is None:
+            held = self.holds[unit.id] = Held(unit, self.profile, [], now + unit.keeps_s, set(), HoldKind.PART)
+        for one in placed:
+            self.state.mark_held(one.pod, True)
+        held.placed += placed
+        held.unit = without(unit, uids_of(placed))
+        decision = Hold(unit.id, self._placed_pods(unit, held.placed), held.until)
+        return [decision, *self._park_short(held.unit, short)]
+
     def _park_short(self, unit: Unit, short: Shortage | PodRecord) -> list[AnyDecision]:
+        kept = self.holds.get(unit.id) if unit.keeps_s else None
         if isinstance(short, Shortage):
-            return self._park(unit, explain_shortage(short), pod=short.stuck)
+            verdict = explain_shortage(short) if kept is None else explain_kept(short, unit)
+            return self._park(unit, verdict, also=uids_of(kept.placed) if kept is not None else ())
         is_plain = self.evaluator.is_plain(short) and short.uid not in self.evaluator.nominations
         verdict_or_none = self._explained.get(short.shape.number) if is_plain else None
         if verdict_or_none is None:
             verdict_or_none = explain_pod(short, self.evaluator, self.state)
             if is_plain:
                 self._explained[short.shape.number] = verdict_or_none
-        return self._park(unit, verdict_or_none, pod=short, is_plain=is_plain)
+        return self._park(unit, verdict_or_none, is_plain=is_plain)
 
     def _park(
         self,
         unit: Unit,
         verdict: Verdict,
         *,
-        pod: PodRecord | None = None,
+        also: tuple[str, ...] = (),
         wakes: frozenset[Wake] = frozenset(),
         is_plain: bool = False,
         retry_at: float | None = None,
@@ -291,7 +287,13 @@ class Cycle:
             wakes = self._local_wakes if is_plain else self._local_wakes | self._wakes(unit)
         shapes = {self.state.pods[uid].shape.number: self.state.pods[uid].shape for uid in unit.pods}
         self.waiting.park(Parked(unit, verdict, tuple(shapes.values()), wakes, is_plain, retry_at))
-        return [Park(unit.id, verdict, unit.pods)]
+        return [Park(unit.id, verdict, (*unit.pods, *also))]
+
+    def _set_aside(self, unit: Unit, verdict: Verdict, *, retry_at: float | None = None) -> list[AnyDecision]:
+        """Park a unit that no room on any node would help: it is made anew when its objects change."""
+        self.waiting.park(Parked(unit, verdict, (), frozenset(), False, retry_at))
+        kept = self.holds.get(unit.id)
+        return [Park(unit.id, verdict, (*unit.pods, *(uids_of(kept.placed) if kept is not None else ())))]
 
     def _wakes(self, unit: Unit) -> frozenset[Wake]:
         """What besides room on a node could help: whatever the filters that concern the unit's pods listen to."""
@@ -350,7 +352,8 @@ class Cycle:
     # -- 6 ---------------------------------------------------------------------------------------------------------------
 
     def _hold(self, unit: Unit, placed: list[Placed], now: float) -> list[AnyDecision] | None:
-        wait_s, waiting_for = 0.0, set[str]()
+        promise = unit.promise
+        wait_s, waiting_for = (0.0, set[str]()) if promise is None else (promise.seconds, set(promise.parties))
         news = self.state.news()
         try:
             for plugin in self._permit:
@@ -368,26 +371,38 @@ class Cycle:
         if wait_s <= 0:
             return None
         held = Held(unit, self.profile, placed, now + wait_s, waiting_for)
+        if promise is not None:
+            held.kind = HoldKind.PROMISE
+        for one in placed:
+            self.state.mark_held(one.pod, True)
         self.holds[unit.id] = held
-        return [Hold(unit.id, self._placed_pods(placed), held.until, tuple(sorted(waiting_for)))]
+        pods = self._placed_pods(unit, placed)
+        return [Hold(unit.id, pods, held.until, tuple(sorted(waiting_for)), promise is not None)]
 
     # -- 7 ---------------------------------------------------------------------------------------------------------------
 
     def place(self, unit: Unit, placed: Sequence[Placed]) -> Place:
+        pods = self._placed_pods(unit, placed)
         for one in placed:
             self.state.withdraw(one.pod.uid, settled_on=one.pod.node)
-        return Place(unit.id, self._placed_pods(placed), placed[0].score if len(placed) == 1 else 0)
+            if one.pod.is_held:
+                self.state.mark_held(one.pod, False)
+        return Place(unit.id, pods, placed[0].score if len(placed) == 1 else 0)
 
-    def _placed_pods(self, placed: Sequence[Placed]) -> tuple[PlacedPod, ...]:
+    def _placed_pods(self, unit: Unit, placed: Sequence[Placed]) -> tuple[PlacedPod, ...]:
+        notes: dict[str, str] = {}
+        if len(placed) > 1 and unit.gang_id:
+            # Koordinator's own agents and tools read how many were bound together.
+            notes = {KoordinatorPod.BIND_GANG_GROUP_ID: unit.gang_id, KoordinatorPod.BIND_GANG_MEMBER_COUNT: str(len(placed))}
         if not self._pre_bind and not self._bind:
             return tuple(
-                PlacedPod(one.pod.uid, one.pod.facts.metadata.namespace, one.pod.facts.metadata.name, one.pod.node)
+                PlacedPod(one.pod.uid, one.pod.facts.metadata.namespace, one.pod.facts.metadata.name, one.pod.node, notes)
                 for one in placed
             )
-        return tuple(self._placed_pod(one.pod) for one in placed)
+        return tuple(self._placed_pod(one.pod, notes) for one in placed)
 
-    def _placed_pod(self, pod: PodRecord) -> PlacedPod:
-        annotations: dict[str, str] = {}
+    def _placed_pod(self, pod: PodRecord, notes: Mapping[str, str]) -> PlacedPod:
+        annotations: dict[str, str] = dict(notes)
         labels: dict[str, str] = {}
         for plugin in self._pre_bind:
             patch: Patch | None = guarded(plugin, "pre_bind", pod, pod.node)
@@ -396,22 +411,3 @@ class Cycle:
                 labels.update(patch.labels)
         binder = next((plugin.name for plugin in self._bind if guarded(plugin, "bind", pod, pod.node)), "")
         return PlacedPod(pod.uid, pod.namespace, pod.name, pod.node, annotations, labels, binder)
-
-
-def age(unit: Unit) -> tuple[str, str]:
-    """The order that nobody can change: when the unit was made, then its id."""
-    return unit.order_key[1], unit.id
-
-
-def uids_of(placed: Sequence[Placed]) -> tuple[str, ...]:
-    return tuple(one.pod.uid for one in placed)
-
-
-def _incomplete(unit: Unit) -> Verdict:
-    group = unit.groups[0]
-    there = len(group.pods) + group.bound
-    missing = unit.attributes.get(MISSING_GROUP)
-    if missing is not None:
-        message = f"PodGroup {missing} does not exist, so it is not known how many pods must start together; create it"
-        return Verdict(reason=Reason.GANG_INCOMPLETE, subject=missing, message=message)
-    return Verdict(reason=Reason.GANG_INCOMPLETE, message=f"{there} of the {group.min} pods that must start together exist")

@@ -23,7 +23,7 @@ from muster.engine.columns import Array, Mask
 from muster.engine.plugin import Plugin, overrides
 from muster.engine.pods import PodRecord
 from muster.engine.profile import Profile
-from muster.engine.resources import widened
+from muster.engine.resources import Vector, widened
 from muster.engine.shapes import Shape, need_of
 from muster.engine.state import State
 from muster.engine.touches import Touches
@@ -550,13 +550,25 @@ class Evaluator:
 
     def _without_nominated(self, total: Array, pod: PodRecord) -> Array:
         """Nodes where room was made for others at least as important are looked at as if those were there already."""
-        rows: dict[int, Array] = {}
+        names = self.state.nodes.names
+        feasible = {names[slot]: slot for slot in np.flatnonzero(total >= 0).tolist()}
+        if not feasible:
+            return total
+        # Pods of one shape share what they request: few requests stand for many pods.
+        alike: dict[int, tuple[Vector, list[int]]] = {}
         for uid, (node, other) in self.nominations.items():
-            slot = self.state.nodes.slots.get(node)
-            if slot is not None and uid != pod.uid and other.priority >= pod.priority and total[slot] >= 0:
-                rows[slot] = rows.get(slot, 0) + widened(other.request, len(self.state.nodes.free))
-        blocked = [s for s, held in rows.items() if not (self.state.nodes.free[:, s] - held >= pod.shape.need).all()]
-        if blocked:
+            slot = feasible.get(node)
+            if slot is not None and uid != pod.uid and other.priority >= pod.priority:
+                alike.setdefault(id(other.request), (other.request, []))[1].append(slot)
+        if not alike:
+            return total
+        there = np.unique(np.array([slot for _, slots in alike.values() for slot in slots]))
+        left: Array = self.state.nodes.free.take(there, axis=1)
+        for request, slots in alike.values():
+            times = np.bincount(np.searchsorted(there, slots), minlength=len(there))
+            left -= widened(request, len(left))[:, None] * times
+        blocked = there[(left < pod.shape.need[:, None]).any(axis=0)]
+        if len(blocked):
             total = total.copy()
             total[blocked] = NO
         return total

@@ -20,6 +20,7 @@ from muster.engine.facts import (
     PodFacts,
     PodGroupFacts,
     PoolFacts,
+    QuotaFacts,
     StorageClassFacts,
     TaskGroupFacts,
 )
@@ -110,6 +111,16 @@ class LinkSeen(Event, frozen=True):
 
 
 class LinkGone(Event, frozen=True):
+    name: str
+
+
+class QuotaSeen(Event, frozen=True):
+    """A party, with or without a quota."""
+
+    quota: QuotaFacts
+
+
+class QuotaGone(Event, frozen=True):
     name: str
 
 
@@ -221,6 +232,8 @@ AnyEvent = (
     | PoolGone
     | LinkSeen
     | LinkGone
+    | QuotaSeen
+    | QuotaGone
     | PodGroupSeen
     | PodGroupGone
     | TaskGroupSeen

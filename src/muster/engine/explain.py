@@ -8,7 +8,7 @@ search gave up; messages are one line of at most MESSAGE_LEN_MAX characters.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -23,6 +23,7 @@ from muster.engine.placing import Shortage
 from muster.engine.plugin import Plugin, Scope
 from muster.engine.pods import PodRecord
 from muster.engine.state import State
+from muster.engine.units import Unit
 from muster.objects.reasons import Reason, Shortfall, Verdict, format_amount, shortfall
 
 MESSAGE_LEN_MAX = 1_000
@@ -130,6 +131,10 @@ def explain_shortage(shortage: Shortage) -> Verdict:
     if inner.reason in _WHOLE:
         return inner
     group = shortage.group
+    if inner.reason is Reason.GANG_INCOMPLETE:
+        return inner
+    if not group.missing and not shortage.placed:
+        return inner  # it runs already; what is left of it is placed as there is room
     who = f"{group.party}/{group.role}".strip("/") or "the group"
     counted = f"{shortage.placed} of the {shortage.wanted} pods of {who} that must start together fit now"
     if shortage.is_search_bounded:
@@ -141,6 +146,42 @@ def explain_shortage(shortage: Shortage) -> Verdict:
         return msgspec.structs.replace(inner, message=message)
     helps = (f"a minimum of {shortage.placed} would start now", *inner.helps[: hints.HELPS_MAX - 1])
     return msgspec.structs.replace(inner, reason=Reason.GANG_INSUFFICIENT, message=message, helps=helps)
+
+
+def explain_kept(shortage: Shortage, unit: Unit) -> Verdict:
+    """Why a unit waits whose members keep the places that they found."""
+    inner = shortage.verdict
+    if inner.reason in _WHOLE:
+        return inner
+    kept = sum(group.bound for group in unit.groups)
+    least = sum(group.min for group in unit.groups)
+    message = f"{kept} of the {least} pods that must start together have a place, and keep it for a time; the next one: "
+    text = f"{message}{inner.message or inner.reason.meaning}"[:MESSAGE_LEN_MAX]
+    return msgspec.structs.replace(inner, reason=Reason.GANG_INSUFFICIENT, message=text)
+
+
+def explain_sum(wanted: Mapping[str, int], own: Sequence[PodRecord], state: State) -> Verdict | None:
+    """A verdict if less than `wanted` is free in all, with what `own` pods hold given back; None when it is enough."""
+    found: list[Shortfall] = []
+    for name, want in wanted.items():
+        row = state.table.rows.get(name)
+        free = 0
+        if row is not None and row < len(state.nodes.free):
+            free = int(np.maximum(state.nodes.free[row], 0).sum())
+            free += sum(int(pod.request[row]) for pod in own if row < len(pod.request))
+        if free < want:
+            reason = Reason.EXTENDED_RESOURCE_INSUFFICIENT if row is None else state.table.reason(row)
+            unit = "count" if row is None else state.table.unit(row)
+            found.append(shortfall(reason, want=want, best=free, unit=unit, resource=name, where="the cluster"))
+    if not found:
+        return None
+    what = "; ".join(map(str, found))
+    return Verdict(
+        reason=Reason.GANG_INSUFFICIENT,
+        message=f"less is free in all than spec.minResources of the PodGroup asks for: {what}"[:MESSAGE_LEN_MAX],
+        shortfalls=tuple(found),
+        helps=("lower spec.minResources", Reason.GANG_INSUFFICIENT.remedy),
+    )
 
 
 def said_anew(old: Verdict | None, new: Verdict) -> bool:

@@ -297,8 +297,25 @@ class LinkFacts(Facts):
     spec: LinkSpecFacts = field(default_factory=LinkSpecFacts)
 
 
+class QuotaLimitsFacts(Facts):
+    pod_max_count: int | None = None
+    hard: Quantities = {}
+
+
+class QuotaSpecFacts(Facts):
+    resource_quota: QuotaLimitsFacts | None = None
+
+
+class QuotaFacts(Facts):
+    """A Domain: how much the pods of the namespace of its name may ask for in all."""
+
+    metadata: Meta = field(default_factory=Meta)
+    spec: QuotaSpecFacts = field(default_factory=QuotaSpecFacts)
+
+
 class PodGroupSpecFacts(Facts):
     min_member: int = 0
+    min_resources: Quantities = {}
     schedule_timeout_seconds: int | None = None
 
 

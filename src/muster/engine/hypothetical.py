@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from muster.engine.facts import PodFacts
-from muster.engine.units import GANG_NAME, POD_GROUP_LABELS
+from muster.engine.gangs import gang_key_of
 from muster.objects.bandwidth import PodBandwidth, is_bandwidth_resource, resource_bandwidth
 from muster.objects.bandwidth_demands import FindImage, deploy_template, pod_annotations, share
 from muster.objects.bandwidth_units import NOTHING
@@ -115,7 +115,7 @@ def works_of(
     if kind == "Pod" or (not kind and isinstance(reader.spec.get("containers"), list)):
         pods = reader.pods(raw, 1, "Pod")
         metadata = pods[0].metadata
-        if GANG_NAME in metadata.annotations or any(label in metadata.labels for label in POD_GROUP_LABELS):
+        if gang_key_of(metadata):
             reader.note("tried alone: the group that it starts with is not looked at; create it and ask about the PodGroup")
         return [reader.work((Part(reader.namespace, "", 1, pods),))]
     if (group, kind) == ("muster.dev", "Job"):

@@ -21,9 +21,10 @@ from muster.engine.blocks import NodeBlock
 from muster.engine.columns import Array
 from muster.engine.evaluate import Evaluator
 from muster.engine.pods import Phase, PodRecord
+from muster.engine.resources import widened
 from muster.engine.state import State
 from muster.engine.units import Group, Unit
-from muster.objects.reasons import Verdict
+from muster.objects.reasons import Reason, Verdict
 
 
 class Placed(msgspec.Struct, frozen=True):
@@ -53,9 +54,26 @@ def place_unit(unit: Unit, evaluator: Evaluator, state: State, explain: Explain)
     try:
         return _search(unit, evaluator, state, explain)
     except Exception:
-        assumed = [pod for uid in unit.pods if (pod := state.pods[uid]).phase is Phase.ASSUMED]
-        _give_back([Placed(pod, state.nodes.slots[pod.node], 0) for pod in assumed], state, evaluator)
+        _give_back_all(unit, evaluator, state)
         raise
+
+
+def place_some(unit: Unit, evaluator: Evaluator, state: State) -> list[Placed]:
+    """Assume nodes for as many of the unit's pods as find one, whether that is enough or not."""
+    found: list[Placed] = []
+    try:
+        for group in unit.groups:
+            if group.controlled and group.pods:
+                found += _place_group([state.pods[uid] for uid in group.pods], evaluator, state)[0]
+    except Exception:
+        _give_back_all(unit, evaluator, state)
+        raise
+    return found
+
+
+def _give_back_all(unit: Unit, evaluator: Evaluator, state: State) -> None:
+    assumed = [pod for uid in unit.pods if (pod := state.pods[uid]).phase is Phase.ASSUMED]
+    _give_back([Placed(pod, state.nodes.slots[pod.node], 0) for pod in assumed], state, evaluator)
 
 
 def _search(unit: Unit, evaluator: Evaluator, state: State, explain: Explain) -> list[Placed] | Shortage:
@@ -68,7 +86,8 @@ def _search(unit: Unit, evaluator: Evaluator, state: State, explain: Explain) ->
         second = _try(unit, hardest, evaluator, state, explain)
         if isinstance(second, list):
             return second
-    return msgspec.structs.replace(first, is_search_bounded=_fits_alone(first.group, evaluator, state))
+    is_open = _fits_alone(first.group, evaluator, state) and not _exceeds_sum(unit, state)
+    return msgspec.structs.replace(first, is_search_bounded=is_open)
 
 
 def _fits_alone(group: Group, evaluator: Evaluator, state: State) -> bool:
@@ -77,13 +96,31 @@ def _fits_alone(group: Group, evaluator: Evaluator, state: State) -> bool:
     return len(found) >= max(group.missing, 1)
 
 
+def _exceeds_sum(unit: Unit, state: State) -> bool:
+    """Whether more is needed than is free in all, so that there is no way, however cleverly one looks."""
+    groups = [group for group in unit.groups if group.controlled and group.missing]
+    if unit.min_groups < len(unit.groups):
+        return False
+    free = np.maximum(state.nodes.free, 0).sum(axis=1)
+    needed = np.zeros(len(free), np.int64)
+    for group in groups:
+        requests = np.array([widened(state.pods[uid].request, len(free))[: len(free)] for uid in group.pods])
+        needed += np.sort(requests, axis=0)[: group.missing].sum(axis=0)
+    return bool((needed > free).any())
+
+
 def _try(unit: Unit, groups: Sequence[Group], evaluator: Evaluator, state: State, explain: Explain) -> list[Placed] | Shortage:
     taken: list[Placed] = []
     shortages: list[Shortage] = []
+    rest: list[PodRecord] = []
     whole = sum(1 for group in unit.groups if not group.controlled)
     for group in groups:
         pods = [state.pods[uid] for uid in group.pods]
-        found, stuck = _place_group(pods, evaluator, state)
+        if len(pods) < group.missing:
+            shortages.append(Shortage(group, 0, group.missing, pods[0], _incomplete(group)))
+            continue
+        # What each group must have comes before what any may have.
+        found, stuck = _place_group(pods, evaluator, state, group.missing or len(pods) if len(groups) > 1 else len(pods))
         is_whole = len(found) >= group.missing
         # A group that runs already must not place any more; when it can't, what is left of it waits all the same.
         if stuck is not None and not shortages and not (is_whole and found):
@@ -91,24 +128,36 @@ def _try(unit: Unit, groups: Sequence[Group], evaluator: Evaluator, state: State
         if is_whole:
             taken += found
             whole += 1
+            if len(found) < len(pods) and len(groups) > 1 and group.missing:
+                placed = {one.pod.uid for one in found}
+                rest += [pod for pod in pods if pod.uid not in placed]
         else:
             _give_back(found, state, evaluator)
     settled = sum(1 for group in unit.groups if group.controlled and not group.pods and group.bound >= group.min)
     if whole + settled >= min(unit.min_groups, len(unit.groups)) and (taken or not shortages):
-        return taken
+        return [*taken, *_place_group(rest, evaluator, state)[0]]
     _give_back(taken, state, evaluator)
     return shortages[0]
 
 
-def _place_group(pods: Sequence[PodRecord], evaluator: Evaluator, state: State) -> tuple[list[Placed], PodRecord | None]:
-    """As many of the pods as fit, and the first that did not. Runs of pods that nothing tells apart go together."""
+def _incomplete(group: Group) -> Verdict:
+    message = f"{len(group.pods) + group.bound} of the {group.min} pods that must start together exist"
+    return Verdict(reason=Reason.GANG_INCOMPLETE, message=message)
+
+
+def _place_group(
+    pods: Sequence[PodRecord], evaluator: Evaluator, state: State, limit: int | None = None
+) -> tuple[list[Placed], PodRecord | None]:
+    """As many of the pods as fit, up to `limit`, and the first that did not. Runs of pods that nothing tells apart go
+    together."""
     found: list[Placed] = []
     stuck: PodRecord | None = None
     index = 0
-    while index < len(pods):
+    left = len(pods) if limit is None else limit
+    while index < len(pods) and left > 0:
         first = pods[index]
         end = index + 1
-        while end < len(pods) and pods[end].shape is first.shape and pods[end].labels == first.labels:
+        while end < len(pods) and end - index < left and pods[end].shape is first.shape and pods[end].labels == first.labels:
             end += 1
         run = pods[index:end]
         if len(run) > 1 and not evaluator.nominations and evaluator.is_plain(first) and not evaluator.has_late(first.shape):
@@ -116,6 +165,7 @@ def _place_group(pods: Sequence[PodRecord], evaluator: Evaluator, state: State) 
         else:
             placed = _one_by_one(run, evaluator, state)
         found += placed
+        left -= len(placed)
         if len(placed) < len(run) and stuck is None:
             stuck = run[len(placed)]
         index = end

@@ -53,6 +53,8 @@ class Wake(enum.Enum):
 
     NODE = "node"
     """A node came, changed its description, or has more free than before."""
+    ROOM = "room"
+    """Any node offers more than before, whoever could use it."""
     POD = "pod"
     """A pod was placed, changed its labels, or went."""
     VOLUME = "volume"
@@ -63,6 +65,8 @@ class Wake(enum.Enum):
     """A link changed, or work that uses one went."""
     GROUP = "group"
     """A pod group changed."""
+    QUOTA = "quota"
+    """A party's quota changed, or one of its pods went."""
     NAMESPACE = "namespace"
     TIME = "time"
     """Time alone: looked at again at every step."""

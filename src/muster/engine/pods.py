@@ -14,6 +14,9 @@ from muster.engine.facts import PodFacts
 from muster.engine.resources import Vector
 from muster.engine.shapes import Shape
 
+_BEYOND_ALL = 2**40
+"""Above every priority that a pod can have; small enough to be summed."""
+
 
 class Phase(enum.Enum):
     WAITING = "waiting"
@@ -27,6 +30,7 @@ class PodRecord:
         "facts",
         "index",
         "is_ending",
+        "is_held",
         "is_ours",
         "is_victim",
         "node",
@@ -57,6 +61,8 @@ class PodRecord:
         self.is_ending = bool(facts.metadata.deletion_timestamp)
         self.is_victim = False
         """Chosen to make way, whether the API shows it as ending yet or not."""
+        self.is_held = False
+        """Reserved and not to be bound yet: an older unit may get it, nobody gets it by priority."""
         self.is_ours = False
         """Whether one of our profiles places it."""
         self.request: Vector = shape.request
@@ -113,6 +119,7 @@ class PodColumns:
 
     @property
     def priority(self) -> Array:
+        """Beyond all others while it is held: nobody is evicted who has not begun."""
         self._write_down()
         return self._priority
 
@@ -169,7 +176,7 @@ class PodColumns:
         if not pods:
             return
         kept = [index for index, _ in pods]
-        self._priority[kept] = [pod.priority for _, pod in pods]
+        self._priority[kept] = [_BEYOND_ALL if pod.is_held else pod.priority for _, pod in pods]
         self._ending[kept] = [pod.is_ending or pod.is_victim for _, pod in pods]
         rows = max(len(pod.request) for _, pod in pods)
         if rows > len(self._request):

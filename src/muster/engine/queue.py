@@ -54,6 +54,9 @@ class Waiting:
         """Of active units; an entry of the heap that does not agree with it is stale."""
         self._rank: dict[str, int] = {}
         self._by_shape: dict[int, dict[str, None]] = {}
+        """Parked units that no room is being made for, by the numbers of their shapes."""
+        self._nominated: dict[int, dict[str, None]] = {}
+        """The others, likewise."""
         self._by_wake: dict[Wake, dict[str, None]] = {}
         self._retries: dict[str, float] = {}
         self._woken_first: dict[str, Shape] = {}
@@ -121,8 +124,9 @@ class Waiting:
         self._trying = ("", None)
         self.units[unit_id] = parked.unit
         self.parked[unit_id] = parked
+        by_shape = self._nominated if parked.is_nominated else self._by_shape
         for shape in parked.shapes:
-            self._by_shape.setdefault(shape.number, {})[unit_id] = None
+            by_shape.setdefault(shape.number, {})[unit_id] = None
             self._needs.add(shape)
         for wake in parked.wakes:
             self._by_wake.setdefault(wake, {})[unit_id] = None
@@ -157,22 +161,26 @@ class Waiting:
         return min(self._retries.values(), default=None)
 
     def wake_for(
-        self, free: Array, fits: Callable[[Shape], bool], room: Callable[[Shape], int], *, is_free: bool = True
+        self,
+        free: Array,
+        fits: Callable[[Shape], bool],
+        room: Callable[[Shape], int],
+        spare: Callable[[Shape], int] | None = None,
     ) -> int:
         """A node offers `free` (rows): wake the units that could use it. `fits` asks the filters about that node, `room` says
-        how many pods of the shape it could take. Returns how many woke. Without `is_free` the room must be made first: who has
-        room coming elsewhere is left alone."""
+        how many pods of the shape it could take, `spare` how many if those come that it is kept for. Returns how many woke.
+        Without `spare` who has room coming elsewhere is left alone."""
         woken = 0
         for shape in self._needs.within(free):
             # A unit of several shapes may have woken for one of them already.
-            ids = self._by_shape.get(shape.number)
-            if not ids or not fits(shape):
+            ids = self._by_shape.get(shape.number, {})
+            nominated = self._nominated.get(shape.number) if spare is not None else None
+            if not (ids or nominated) or not fits(shape):
                 continue
             plain = [unit_id for unit_id in ids if self.parked[unit_id].is_plain]
-            others = [unit_id for unit_id in ids if not (self.parked[unit_id].is_plain or self.parked[unit_id].is_nominated)]
-            nominated = [unit_id for unit_id in ids if self.parked[unit_id].is_nominated] if is_free else []
-            if nominated:
-                others += self._first(nominated, max(room(shape), 1))
+            others = [unit_id for unit_id in ids if not self.parked[unit_id].is_plain]
+            if nominated and spare is not None and (count := spare(shape)) > 0:
+                others += self._first(nominated, count)
             if len(plain) > 1:
                 first = self._first(plain, max(room(shape), 1))
                 if len(first) < len(plain):
@@ -214,12 +222,16 @@ class Waiting:
         if parked is None:
             return None
         self._retries.pop(unit_id, None)
+        by_shape, other = self._by_shape, self._nominated
+        if parked.is_nominated:
+            by_shape, other = other, by_shape
         for shape in parked.shapes:
-            ids = self._by_shape[shape.number]
+            ids = by_shape[shape.number]
             ids.pop(unit_id, None)
             if not ids:
-                del self._by_shape[shape.number]
-                self._needs.remove(shape)
+                del by_shape[shape.number]
+                if shape.number not in other:
+                    self._needs.remove(shape)
         for wake in parked.wakes:
             self._by_wake[wake].pop(unit_id, None)
         return parked

@@ -41,6 +41,7 @@ BUILTIN: Final[Mapping[str, str]] = {
     "NodePool": "node_pool",
     "Bandwidth": "bandwidth",
     "LinkBandwidth": "link_bandwidth",
+    "PartyQuota": "party_quota",
     "LoadAwareScheduling": "load_aware",
 }
 """Name of each built-in plugin, and the module under `muster.engine.plugins` that has it."""

@@ -30,7 +30,9 @@ from muster.engine.facts import (
     PodFacts,
     PodGroupFacts,
     PoolFacts,
+    QuotaFacts,
     StorageClassFacts,
+    TaskGroupFacts,
 )
 from muster.engine.plugin import Plugin, Wake, overrides
 from muster.engine.pods import Phase, PodColumns, PodRecord
@@ -63,9 +65,12 @@ class State:
         self.storage_classes: dict[str, StorageClassFacts] = {}
         self.pools: dict[str, PoolFacts] = {}
         self.links: dict[str, LinkFacts] = {}
+        self.quotas: dict[str, QuotaFacts] = {}
+        """By party, which is a namespace."""
         self.budgets: dict[Key, BudgetFacts] = {}
         self.metrics: dict[str, NodeMetricFacts] = {}
         self.groups: dict[Key, PodGroupFacts] = {}
+        self.task_groups: dict[str, TaskGroupFacts] = {}
         self.nominations: dict[str, tuple[str, PodRecord]] = {}
         """By uid: room that was made by preemption is kept for whom it was made (node, pod), whatever the others' profile."""
         self.now = 0.0
@@ -174,8 +179,14 @@ class State:
 
     def forget(self, pod: PodRecord) -> None:
         """Give back what was assumed."""
+        pod.is_held = False
         self._take_away(pod)
         pod.request = pod.shape.request
+
+    def mark_held(self, pod: PodRecord, is_held: bool) -> None:
+        """What is assumed for the pod is held for a permit or for others (or is not any more): it is nobody's victim."""
+        pod.is_held = is_held
+        self.placed.note(pod)
 
     def news(self) -> tuple[dict[int, None], set[Wake]]:
         """What would wake others, as it stands."""

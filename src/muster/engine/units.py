@@ -1,33 +1,27 @@
-"""Units: what is decided at once. The one place where objects become units.
+"""Units: what is decided at once.
 
-A pod that belongs to nothing is a unit of its own, with one group of one. Pods that name a gang (a PodGroup, or Koordinator's
-annotations) are one unit, which starts when at least `min` pods of each of at least `min_groups` groups can, or not at all.
+A pod that belongs to nothing is a unit of its own, with one group of one. Pods that name a gang are one unit (`gang_units`),
+and so are the pods of a task, over all its parties (`task_units`). A unit starts when at least `min` pods of each of at least
+`min_groups` groups can, or not at all.
 
 Pure. A unit is made anew whenever its members change, so that nobody holds a half-changed one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from muster.engine.facts import PodGroupFacts
+from muster.engine.facts import Meta
+from muster.engine.gangs import gang_key_of, plain_name
 from muster.engine.pods import Phase, PodRecord
-
-GANG_NAME = "gang.scheduling.koordinator.sh/name"
-GANG_MIN = "gang.scheduling.koordinator.sh/min-available"
-POD_GROUP_LABELS = (
-    "pod-group.scheduling.sigs.k8s.io",
-    "scheduling.x-k8s.io/pod-group",
-    "pod-group.scheduling.sigs.k8s.io/name",
-)
-POD_GROUP_MIN = "pod-group.scheduling.sigs.k8s.io/min-available"
-GANG_LEN_MAX = 100_000
-MISSING_GROUP = "missingPodGroup"
-"""Attribute of a unit that names a PodGroup which does not exist (yet): its namespace/name."""
+from muster.objects.labels import KusciaAnnotation
+from muster.objects.reasons import Verdict
 
 OrderKey = tuple[int, str, str]
+Age = tuple[str, str]
+"""When it was made, and a uid: an order that nobody can change. Of a task it is the same at every party."""
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -47,6 +41,13 @@ class Group(msgspec.Struct, frozen=True):
         return max(self.min - self.bound, 0)
 
 
+class Promise(msgspec.Struct, frozen=True):
+    """Other control planes take part: what is found here is held, and they are told, before anything starts."""
+
+    seconds: float
+    parties: tuple[str, ...]
+
+
 class Unit(msgspec.Struct, frozen=True):
     id: str
     order_key: OrderKey
@@ -57,8 +58,19 @@ class Unit(msgspec.Struct, frozen=True):
     """The profile."""
     priority: int = 0
     attributes: Mapping[str, str] = msgspec.field(default_factory=dict)
-    is_incomplete: bool = False
-    """Fewer members exist than must start together."""
+    age: Age = ("", "")
+    """Who yields to whom: the younger (larger) to the older, whatever their priorities."""
+    blocked: Verdict | None = None
+    """Why it is not to be tried as it is now; only a change of its objects helps."""
+    not_before: float = 0.0
+    """It is not tried before this instant."""
+    promise: Promise | None = None
+    keeps_s: float = 0.0
+    """Above 0: members that find a place keep it so long while the others wait."""
+    min_free: Mapping[str, int] = msgspec.field(default_factory=dict)
+    """What must be free in all before it is tried."""
+    gang_id: str = ""
+    """Koordinator's id of the group of gangs."""
 
     @property
     def pods(self) -> tuple[str, ...]:
@@ -75,87 +87,85 @@ def single_unit_id(namespace: str, name: str) -> str:
 
 def single_unit(pod: PodRecord) -> Unit:
     meta = pod.facts.metadata
+    created = meta.creation_timestamp
     return Unit(
         pod.unit,
-        (-pod.priority, meta.creation_timestamp, pod.unit),
+        (-pod.priority, created, pod.unit),
         (Group(meta.namespace, "", 1, (pod.uid,)),),
         1,
         pod.facts.spec.scheduler_name,
         pod.priority,
+        age=(created, pod.uid),
     )
 
 
 def unit_id_of(pod: PodRecord) -> str:
-    """The id of the unit that the pod belongs to: its gang, or itself."""
+    """The id of the unit that the pod names: its task, its gang, or itself. `Membership` knows better about the first two, as
+    a gang may be joined with others."""
     meta = pod.facts.metadata
-    labels, annotations = meta.labels, meta.annotations
-    if labels:
-        for label in POD_GROUP_LABELS:
-            name = labels.get(label)
-            if name:
-                return gang_id(meta.namespace, name)
-    if annotations and (name := annotations.get(GANG_NAME)):
-        return gang_id(meta.namespace, name)
-    return f"Pod/{meta.namespace}/{meta.name}"
+    if meta.annotations and (task := task_name_of(meta)):
+        return task_id(task)
+    key = gang_key_of(meta) if meta.labels or meta.annotations else ""
+    return f"{GANG}{key}" if key else f"Pod/{meta.namespace}/{meta.name}"
 
 
-def gang_id(namespace: str, name: str) -> str:
-    return f"PodGroup/{namespace}/{name}"
+def task_name_of(meta: Meta) -> str:
+    """The name of the TaskResourceGroup that the pod names, or ""."""
+    name = meta.annotations.get(KusciaAnnotation.TASK_RESOURCE_GROUP)
+    return plain_name(name) if name else ""
 
 
-def is_gang(unit_id: str) -> bool:
-    return unit_id.startswith("PodGroup/")
+GANG = "PodGroup/"
+TASK = "Task/"
 
 
-def gang_unit(unit_id: str, members: Iterable[PodRecord], group: PodGroupFacts | None) -> Unit | None:
-    """The unit of a gang from all its pods; None when none of them waits. Members are taken in order of name."""
-    pods = sorted((pod for pod in members if not pod.is_ending or pod.phase is not Phase.WAITING), key=_member_order)
-    waiting = [pod for pod in pods if pod.phase is Phase.WAITING]
-    if not waiting:
-        return None
-    bound = len(pods) - len(waiting)
-    least = _minimum(pods, group)
-    first = min(waiting, key=lambda pod: (-pod.priority, pod.facts.metadata.creation_timestamp, pod.uid))
-    created = group.metadata.creation_timestamp if group is not None else min(p.facts.metadata.creation_timestamp for p in pods)
-    priority = max(pod.priority for pod in pods)
-    return Unit(
-        unit_id,
-        (-priority, created, unit_id),
-        (Group(first.namespace, "", least, tuple(pod.uid for pod in waiting), bound),),
-        1,
-        first.facts.spec.scheduler_name,
-        priority,
-        attributes={MISSING_GROUP: unit_id.removeprefix("PodGroup/")}
-        if least > len(pods) and _lacks_group(pods, group)
-        else {},
-        is_incomplete=len(pods) < least,
-    )
+def gang_id(*keys: str) -> str:
+    """The id of the unit of these gangs, each `namespace/name`, in order."""
+    return GANG + ",".join(keys)
 
 
-def _member_order(pod: PodRecord) -> tuple[int, str]:
-    """By length first, so that worker-10 comes after worker-9."""
-    return len(pod.name), pod.name
+def task_id(name: str) -> str:
+    return TASK + name
 
 
-def _minimum(pods: list[PodRecord], group: PodGroupFacts | None) -> int:
-    if group is not None:
-        return max(group.spec.min_member, 1)
-    for pod in pods:
-        meta = pod.facts.metadata
-        text = meta.annotations.get(GANG_MIN) or meta.labels.get(POD_GROUP_MIN)
-        least = _small_number(text) if text is not None else 0
-        if least:
-            return least
-    # A pod may be seen before the PodGroup that says how many must start together: one more than there are, until it is.
-    return len(pods) + 1 if _lacks_group(pods, group) else 1
+def is_shared(unit_id: str) -> bool:
+    """Whether the unit may have several pods."""
+    return not unit_id.startswith("Pod/")
 
 
-def _small_number(text: str) -> int:
-    """A whole number up to GANG_LEN_MAX; 0 for anything else. Long texts are not read: that alone may fail."""
-    number = int(text) if len(text) <= len(str(GANG_LEN_MAX)) and text.isdecimal() else 0
-    return number if number <= GANG_LEN_MAX else 0
+def may_wait(pod: PodRecord) -> bool:
+    """Whether the pod is to be placed at all: alive, and let through its gates."""
+    return not pod.is_ending and not pod.facts.spec.scheduling_gates and not pod.facts.is_finished
 
 
-def _lacks_group(pods: list[PodRecord], group: PodGroupFacts | None) -> bool:
-    """Whether a pod names a PodGroup, by its label, that is not there."""
-    return group is None and any(pod.facts.metadata.labels.get(label) for pod in pods for label in POD_GROUP_LABELS)
+def has_succeeded(pod: PodRecord) -> bool:
+    return pod.facts.status.phase == "Succeeded"
+
+
+def member_order(pod: PodRecord) -> tuple[int, str, str]:
+    """By length of the name first, so that worker-10 comes after worker-9."""
+    return len(pod.name), pod.name, pod.namespace
+
+
+def is_waiting(pod: PodRecord, held: Collection[str]) -> bool:
+    """Whether the pod has no node: it waits, or it is one of those that are `held` for a permit."""
+    return (pod.phase is Phase.WAITING or pod.uid in held) and may_wait(pod)
+
+
+def without(unit: Unit, found: Collection[str]) -> Unit:
+    """The unit once these of its pods have a place."""
+    groups = []
+    for group in unit.groups:
+        left = tuple(uid for uid in group.pods if uid not in found)
+        groups.append(msgspec.structs.replace(group, pods=left, bound=group.bound + len(group.pods) - len(left)))
+    return msgspec.structs.replace(unit, groups=tuple(groups))
+
+
+def first_of(pods: Sequence[PodRecord]) -> PodRecord:
+    """The most important of the pods, the oldest of those."""
+    return min(pods, key=lambda pod: (-pod.priority, pod.facts.metadata.creation_timestamp, pod.uid))
+
+
+def age_of(pods: Sequence[PodRecord]) -> Age:
+    """Of the oldest of the pods."""
+    return min((pod.facts.metadata.creation_timestamp, pod.uid) for pod in pods)

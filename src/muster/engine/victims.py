@@ -278,15 +278,18 @@ class _Search:
         for item in everything:
             request = outcome.items.request[:, item]
             rest = [other for other in gone if other != item]
-            if (slack >= request).all() and self._asks(outcome, slot, rest, ending):
+            # Begun on a node, it is gone through with: what is left unasked would go for nothing.
+            if (slack >= request).all() and self._asks(outcome, slot, rest, ending, is_begun=True):
                 slack -= request
                 gone = rest
         return gone
 
-    def _asks(self, outcome: Outcome, slot: int, chosen: Sequence[int], ending: Sequence[PodRecord]) -> bool:
+    def _asks(
+        self, outcome: Outcome, slot: int, chosen: Sequence[int], ending: Sequence[PodRecord], *, is_begun: bool = False
+    ) -> bool:
         if self._ask.feasible is None:
             return True
-        if self._checks_left <= 0:
+        if self._checks_left <= 0 and not is_begun:
             return False
         self._checks_left -= 1
         return self._ask.feasible(slot, [*ending, *_pods(outcome, chosen)])
@@ -319,15 +322,16 @@ def free_ahead(state: State, promised: Iterable[tuple[str, PodRecord]] = ()) -> 
     placed, rows = state.placed, np.arange(len(free))
     ending = np.flatnonzero(placed.ending & (placed.node >= 0))
     add_at(free, placed.node[ending], amounts(placed, rows, ending))
-    by_height: dict[int, tuple[list[int], list[Array]]] = {}
+    # Pods of one shape share what they request: few requests stand for many pods.
+    alike: dict[int, tuple[Array, list[int]]] = {}
+    known = state.nodes.slots
     for node, pod in promised:
-        slot = state.nodes.slots.get(node)
-        if slot is not None:
-            slots, requests = by_height.setdefault(len(pod.request), ([], []))
-            slots.append(slot)
-            requests.append(pod.request)
-    for height, (slots, requests) in by_height.items():
-        add_at(free[:height], np.array(slots), -np.array(requests).T[: len(free)])
+        if node in known:
+            alike.setdefault(id(pod.request), (pod.request, []))[1].append(known[node])
+    for request, slots in alike.values():
+        height = min(len(request), len(free))
+        there, times = np.unique(np.array(slots), return_counts=True)
+        free[:height, there] -= request[:height, None] * times
     return free
 
 

@@ -6,26 +6,56 @@ Pure. Rules between pods are not asked: what they refuse wakes by what the plugi
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from muster.engine.cycle import Cycle
+from muster.engine.holding import Held
 from muster.engine.pods import PodRecord
 from muster.engine.queue import Waiting
 from muster.engine.resources import widened
 from muster.engine.shapes import Shape
 from muster.engine.state import State
 
+Promised = Mapping[str, Sequence[PodRecord]]
+"""By node: waiting pods that room was made for there."""
 
-def wake_for_node(slot: int, state: State, waiting: Waiting, cycles: Mapping[str, Cycle]) -> None:
+
+def promised(state: State) -> Promised:
+    found: dict[str, list[PodRecord]] = {}
+    for node, pod in state.nominations.values():
+        found.setdefault(node, []).append(pod)
+    return found
+
+
+def wake_for_node(slot: int, state: State, waiting: Waiting, cycles: Mapping[str, Cycle], kept: Promised) -> None:
     """`cycles` are by the name of the profile."""
+    kept_here = kept.get(state.nodes.names[slot], ())
 
     def fits(shape: Shape) -> bool:
         return fits_at(slot, shape, cycles)
 
-    waiting.wake_for(state.nodes.free[:, slot], fits, functools.partial(_room, slot, state))
+    def spare(shape: Shape) -> int:
+        before = [pod for pod in kept_here if pod.priority >= shape.priority]
+        # Amounts are not all that counts: where nobody else is expected, one is let try.
+        return _room(slot, state, shape, before) if before else max(_room(slot, state, shape), 1)
+
+    waiting.wake_for(state.nodes.free[:, slot], fits, functools.partial(_room, slot, state), spare)
+    waiting.wake_all([pod.unit for pod in kept_here if _is_ready(slot, state, pod, cycles)])
     _wake_evictors(slot, state, waiting, cycles)
+
+
+def _is_ready(slot: int, state: State, pod: PodRecord, cycles: Mapping[str, Cycle]) -> bool:
+    """Whether a pod that room was made for on the node would learn anything there: it fits by now, or it never will, or there
+    is nobody left to wait for. As long as victims are left, trying it would end in waiting for them."""
+    there = state.on_node.get(state.nodes.names[slot], {}).values()
+    if not any((other.is_victim or other.is_ending) and other.priority < pod.priority for other in there):
+        return True
+    if fits_at(slot, pod.shape, cycles):
+        return True
+    cycle = cycles.get(pod.shape.spec.scheduler_name)
+    return cycle is None or not cycle.evaluator.allows_at(pod.shape, slot)
 
 
 def fits_at(slot: int, shape: Shape, cycles: Mapping[str, Cycle]) -> bool:
@@ -34,17 +64,19 @@ def fits_at(slot: int, shape: Shape, cycles: Mapping[str, Cycle]) -> bool:
     return cycle is not None and cycle.evaluator.fits_at(shape, slot)
 
 
-def _room(slot: int, state: State, shape: Shape) -> int:
-    """How many pods of the shape the node's free amounts cover."""
+def _room(slot: int, state: State, shape: Shape, before: Sequence[PodRecord] = ()) -> int:
+    """How many pods of the shape the node's free amounts cover, once those have come that go before."""
     rows = np.flatnonzero(shape.request)
-    return int((state.nodes.free[rows, slot] // shape.request[rows]).min()) if len(rows) else 1
+    free = state.nodes.free[rows, slot]
+    for pod in before:
+        free = free - widened(pod.request, len(state.nodes.free))[rows]
+    return int((free // shape.request[rows]).min()) if len(rows) else 1
 
 
 def _wake_evictors(slot: int, state: State, waiting: Waiting, cycles: Mapping[str, Cycle]) -> None:
-    """Wake who made room on the node (did others take it?), and who could now: what is free there, and what is less important
-    than they are, is enough for them together."""
+    """Wake who could make room on the node now: what is free there, and what is less important than they are, is enough for
+    them together."""
     name = state.nodes.names[slot]
-    waiting.wake_all([pod.unit for node, pod in state.nominations.values() if node == name])
     there = [pod for pod in state.on_node.get(name, {}).values() if not pod.is_victim]
     if not there or min(pod.priority for pod in there) >= waiting.top_priority:
         return
@@ -56,7 +88,24 @@ def _wake_evictors(slot: int, state: State, waiting: Waiting, cycles: Mapping[st
         less = [pod for pod in there if pod.priority < shape.priority]
         return bool(less) and _is_enough(slot, state, shape, less) and cycle.evaluator.allows_at(shape, slot)
 
-    waiting.wake_for(state.nodes.capacity[:, slot], could_fit, lambda _: 1, is_free=False)
+    waiting.wake_for(state.nodes.capacity[:, slot], could_fit, lambda _: 1)
+
+
+def wake_wounders(slot: int, state: State, waiting: Waiting, cycles: Mapping[str, Cycle], holds: Mapping[str, Held]) -> None:
+    """Wake who would fit if what is held on the node, and not bound yet, were given back: they may be older than the holder."""
+    name = state.nodes.names[slot]
+    there = [one.pod for held in holds.values() for one in held.placed if one.pod.node == name]
+    if not there:
+        return
+    free = state.nodes.free[:, slot].copy()
+    for pod in there:
+        free += widened(pod.request, len(free))
+
+    def could_fit(shape: Shape) -> bool:
+        cycle = cycles.get(shape.spec.scheduler_name)
+        return cycle is not None and cycle.evaluator.allows_at(shape, slot)
+
+    waiting.wake_for(free, could_fit, lambda _: 1)
 
 
 def _is_enough(slot: int, state: State, shape: Shape, gone: list[PodRecord]) -> bool:

@@ -179,6 +179,9 @@ class Reason(enum.StrEnum):
     YIELDED_TO_OLDER = ("YieldedToOlder", _W,
         "A reservation that was not bound yet was given to older work, so that neither blocks the other.",
         "None needed: it is tried again after the older work.")
+    WAITING_FOR_YOUNGER = ("WaitingForYounger", _W,
+        "Younger work has reserved what this needs, together with other parties, and was asked to give it back.",
+        "None needed: its initiator lets it go, or starts it; this is tried again then.")
     AWAITING_APPROVAL = ("AwaitingApproval", _H,
         "A party has not approved the job yet; the message names it.",
         "That party approves or rejects the job.")
@@ -188,9 +191,28 @@ class Reason(enum.StrEnum):
     PARALLELISM_REACHED = ("ParallelismReached", _W,
         "As many tasks of the job run as maxParallelism allows.",
         "Raise maxParallelism, or wait.")
+    APP_IMAGE_NOT_FOUND = ("AppImageNotFound", _W,
+        "No AppImage has the name that the task gives; the task starts once there is one.",
+        "Create the AppImage; if the name is wrong, submit a new job.")
+    DEPLOY_TEMPLATE_NOT_FOUND = ("DeployTemplateNotFound", _W,
+        "The AppImage has no deploy template for the party's role; the task starts once it has one.",
+        "Add a template for the role; if the role is wrong, submit a new job.")
+    PARTY_UNKNOWN = ("PartyUnknown", _W,
+        "A party of the job is not a Domain here; the job goes on once it is.",
+        "Create the Domain; if its id is wrong, submit a new job.")
+    RESTARTING = ("Restarting", _W,
+        "What an earlier run left is being cleared away; the task starts after that.",
+        "None needed.")
+    RERUNNING = ("Rerunning", _W,
+        "The task runs again because somebody asked for it; what it left is being cleared away first.",
+        "None needed.")
     BACKING_OFF = ("BackingOff", _W,
         "The last attempt failed; the next one waits for its back-off.",
         "Look at the last attempt's failure and log.")
+
+    CREATION_REFUSED = ("CreationRefused", _W,
+        "The server did not let a pod or another object of the work be created; the message has its answer.",
+        "Change what it names: a quota, an admission policy, or an object that has the name already.")
 
     # Queue, quota, policy.
     QUEUED = ("Queued", _W,
@@ -206,7 +228,7 @@ class Reason(enum.StrEnum):
         "Room was made by preemption; the evicted work is still ending.",
         "None needed.")
     QUOTA_EXCEEDED = ("QuotaExceeded", _W,
-        "The elastic quota has too little left for the request.",
+        "The quota of the party, or the elastic quota, has too little left for the request.",
         "Wait until work under the quota ends, or have the quota raised.")
     NON_PREEMPTIBLE_QUOTA_EXCEEDED = ("NonPreemptibleQuotaExceeded", _W,
         "Work that can't be preempted may use only the quota's guaranteed part, which is used up.",
@@ -272,21 +294,12 @@ class Reason(enum.StrEnum):
     DUPLICATE_NAME = ("DuplicateName", _R,
         "Two entries of one list have the same name.",
         "Rename one.")
-    TOLERABLE_DEPENDENCY = ("TolerableDependency", _R,
-        "A task depends on a tolerable one, so it might never start.",
-        "Make the dependency not tolerable, or drop the dependency.")
+    STAGE_NOT_ALLOWED = ("StageNotAllowed", _R,
+        "The job can't do what the stage command says from the phase it is in; the command changed nothing.",
+        "The message names the phases from which it is possible.")
     NAME_RESERVED = ("NameReserved", _R,
         "That name is kept for the system.",
         "Choose another name.")
-    APP_IMAGE_NOT_FOUND = ("AppImageNotFound", _R,
-        "No AppImage has the name that the task gives.",
-        "Create it, or correct the name.")
-    DEPLOY_TEMPLATE_NOT_FOUND = ("DeployTemplateNotFound", _R,
-        "The AppImage has no deploy template for the party's role.",
-        "Correct the role, or add a template for it.")
-    PARTY_UNKNOWN = ("PartyUnknown", _R,
-        "A party of the job is not a Domain here.",
-        "Create the Domain, or correct its id.")
     QUEUE_NOT_FOUND = ("QueueNotFound", _R,
         "No Queue has that name.",
         "Correct the name: kubectl get queues.")
@@ -372,6 +385,15 @@ class Reason(enum.StrEnum):
     DEPENDENCY_FAILED = ("DependencyFailed", _F,
         "A task that it depends on failed, so it was not started.",
         "Rerun from the failed task.")
+    TASK_NAME_TAKEN = ("TaskNameTaken", _F,
+        "A KusciaTask of the name that the job gives its task exists and belongs to somebody else.",
+        "Give the task another taskID, or none; or delete the other task.")
+    TASK_REFUSED = ("CreateTaskFailed", _F,
+        "The API server refused the KusciaTask; the message says why.",
+        "Correct the job as it says, and submit it again.")
+    VALIDATE_FAILED = ("ValidateFailed", _F,
+        "The job was stored although its graph or its parties are wrong; the message names the fields.",
+        "Correct the job, then restart it or submit it again.")
     PARTY_FAILED = ("PartyFailed", _F,
         "Too few parties of the task are left; the message names those that failed.",
         "Look at their part.")

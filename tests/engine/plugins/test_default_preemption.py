@@ -9,6 +9,8 @@ import pytest
 
 from muster.engine.evaluate import Evaluator
 from muster.engine.facts import BudgetFacts, PodFacts
+from muster.engine.gang_units import Gang, gang_unit
+from muster.engine.gangs import pod_settings
 from muster.engine.plugin import Nomination
 from muster.engine.plugins.default_preemption import DefaultPreemption, DefaultPreemptionArgs
 from muster.engine.plugins.fit import Fit
@@ -18,7 +20,7 @@ from muster.engine.plugins.taint_toleration import TaintToleration
 from muster.engine.pods import PodRecord
 from muster.engine.profile import Profile
 from muster.engine.state import State
-from muster.engine.units import gang_unit, single_unit, unit_id_of
+from muster.engine.units import single_unit, unit_id_of
 from muster.objects.reasons import Reason, Verdict
 from tests.engine.building import node, pod, state_of
 
@@ -207,7 +209,9 @@ def test_a_gang_is_evicted_whole(whole: bool, expected: tuple[str, list[str]]) -
 
 def gang_asks(world: World, *facts: PodFacts) -> Nomination | Verdict | None:
     records = [world.record(one) for one in facts]
-    unit = gang_unit(records[0].unit, [p for p in world.state.pods.values() if p.unit == records[0].unit], None)
+    key = records[0].unit.removeprefix("PodGroup/")
+    gang = Gang(key, pod_settings(facts[0], key), {p.uid: p for p in world.state.pods.values() if p.unit == records[0].unit})
+    unit = gang_unit(records[0].unit, [gang])
     assert unit is not None
     stuck = next(p for p in records if not p.node)
     return world.plugin.post_filter(unit, world.helper.block(stuck), 0.0)
