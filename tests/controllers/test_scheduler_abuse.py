@@ -12,7 +12,7 @@ from tests.store.stores import memory_store
 
 from muster.controllers.scheduler import Scheduler
 from muster.engine.plugin import Plugin
-from muster.engine.units import GANG_MIN, GANG_NAME
+from muster.objects.labels import KoordinatorPod
 from muster.objects.status import ApiError, Raw
 from muster.sim.clock import virtual
 from muster.store.cache import ObjectKey
@@ -28,7 +28,7 @@ async def settle(seconds: float = 5.0) -> None:
 
 def gang_of_5000_digits() -> Raw:
     poison = pod("poison")
-    poison["metadata"]["annotations"] = {GANG_NAME: "g", GANG_MIN: "9" * 5_000}
+    poison["metadata"]["annotations"] = {KoordinatorPod.GANG_NAME: "g", KoordinatorPod.GANG_MIN_AVAILABLE: "9" * 5_000}
     return poison
 
 
@@ -148,7 +148,7 @@ async def test_a_victim_that_can_never_be_evicted_keeps_nobody_busy() -> None:
         async with scheduling(store, Scheduler(engine=engine_of)):
             await create(inner, node("n1", "2"), pod("low", "2", priority=1))
             await settle()
-            store.is_broken = "evict"
+            store.is_broken = "delete pods"
             await create(inner, pod("high", "2", priority=10))
             await settle(120.0)
             assert 1 < store.refused < 20
@@ -173,7 +173,7 @@ async def test_gangs_whose_members_come_and_go_are_forgotten_with_them() -> None
         engine = runner.term.engine
         assert not engine.state.pods
         assert not engine.verdicts
-        assert not engine._gangs
+        assert not engine.members.gangs
         assert not engine.waiting.units
         assert engine.state.nodes.free[0].tolist() == [4_000]
         assert PROFILE in engine.profiles

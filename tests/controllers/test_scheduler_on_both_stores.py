@@ -150,3 +150,45 @@ async def test_room_is_made(real_store: Store, namespace: str, pool: str) -> Non
             assert len([name for name in left if name.startswith("low")]) == 1
     finally:
         await real_store.delete(classes, important)
+
+
+async def test_who_waits_for_a_grace_period_is_nominated(real_store: Store, namespace: str, pool: str) -> None:
+    """And the victim is marked where the server knows the mark."""
+    profile = f"muster-{pool}"
+    pods = await real_store.resource("", "Pod")
+    classes = await real_store.resource("scheduling.k8s.io", "PriorityClass")
+    important = f"important-{pool}"
+    made = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": important}, "value": 1000}
+    await real_store.create(classes, made)
+
+    def ours(name: str, at: int, **more: object) -> Raw:
+        selector = {"kubernetes.io/hostname": f"{pool}-{at}"}
+        return pod(name, "2", namespace=namespace, scheduler=profile, nodeSelector=selector, **more)  # type: ignore[arg-type]
+
+    async def live(name: str) -> Raw:
+        return await real_store.get(pods, name, namespace)
+
+    async def is_placed(name: str) -> bool:
+        return bool((await live(name))["spec"].get("nodeName"))
+
+    try:
+        async with scheduling(real_store, profile):
+            await create(real_store, ours("low", 0, terminationGracePeriodSeconds=300))
+            await until(lambda: is_placed("low"))
+            await create(real_store, ours("high", 0, priorityClassName=important, priority=1000))
+
+            async def is_nominated() -> bool:
+                return str((await live("high"))["status"].get("nominatedNodeName")) == f"{pool}-0"
+
+            await until(is_nominated)
+            waiting = find_condition((await live("high"))["status"].get("conditions"), "muster.dev/Waiting")
+            assert waiting is not None, "it came with the nomination"
+            assert (waiting["status"], waiting["reason"]) == ("True", "WaitingForVictims")
+            low = await live("low")
+            assert low["metadata"]["deletionGracePeriodSeconds"] == 300
+            mark = find_condition(low["status"].get("conditions"), "DisruptionTarget")
+            assert (mark is not None) == (await real_store.minor_version() >= 26)
+            await real_store.delete(pods, "low", namespace, grace_period_s=0)
+            await until(lambda: is_placed("high"))
+    finally:
+        await real_store.delete(classes, important)

@@ -2,7 +2,8 @@
 
 On every page, the ```sh blocks run in order in one scratch directory, with a Muster of the page's own running and
 KUBECONFIG set; ```python blocks run the same way. A ```shell block is not run from here: it must be in `COVERED_ELSEWHERE`,
-which names what does run it. Other fences (text, yaml, json) are output and files.
+which names what does run it; a line `muster up OPTIONS` in it starts the page's Muster anew, with these options. Other fences
+(text, yaml, json) are output and files.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -33,7 +35,6 @@ COVERED_ELSEWHERE = {
     "make soak": "the same tests as make test, at full count",
     "make setup": "a part of make test",
     "source .venv/bin/activate": "this file puts the same directory on PATH",
-    "muster up": "this file starts it for every page",
 }
 
 
@@ -60,7 +61,10 @@ async def test_commands_of_the_page_work(page: Path, tmp_path: Path) -> None:
             "KUBECONFIG": str(server.data_dir / "kubeconfig"),
             "HOME": str(scratch),
         }
-        for language, body in _blocks(page, {"sh", "python"}):
+        for language, body in _blocks(page, {"sh", "python", "shell"}):
+            if language == "shell":
+                await _start_anew(server, body)
+                continue
             command = ["bash", "-euo", "pipefail", "-c", body] if language == "sh" else [sys.executable, "-c", body]
             done = await asyncio.to_thread(
                 subprocess.run,
@@ -77,13 +81,20 @@ async def test_commands_of_the_page_work(page: Path, tmp_path: Path) -> None:
         await server.stop()
 
 
+async def _start_anew(server: ServerProcess, body: str) -> None:
+    for line in body.splitlines():
+        if line.startswith("muster up"):
+            await server.stop()
+            await server.start(*shlex.split(line, comments=True)[2:])
+
+
 def test_every_command_has_something_that_runs_it() -> None:
     orphans = [
         f"{page.relative_to(ROOT)}: {line}"
         for page in PAGES
         for _, body in _blocks(page, {"shell", "bash", "console"})
         for line in body.strip().splitlines()
-        if line.split("#")[0].strip() not in COVERED_ELSEWHERE and not line.startswith(("git clone ", "cd "))
+        if line.split("#")[0].strip() not in COVERED_ELSEWHERE and not line.startswith(("git clone ", "cd ", "muster up"))
     ]
     assert not orphans, orphans
 

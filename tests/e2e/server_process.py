@@ -27,10 +27,11 @@ class ServerProcess:
         self.token = ""
         self._child: asyncio.subprocess.Process | None = None
 
-    async def start(self) -> None:
+    async def start(self, *options: str) -> None:
         kubeconfig = self.data_dir / "kubeconfig"
         kubeconfig.unlink(missing_ok=True)
         command = [sys.executable, "-m", "muster.cli.main", "up", "--data-dir", str(self.data_dir), "--listen", "127.0.0.1:0"]
+        command += options
         log = os.open(self.data_dir.parent / "muster-up.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._child = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
         os.close(log)

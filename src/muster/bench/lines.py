@@ -36,6 +36,9 @@ class SchedulingLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     """From the last binding until the last event was stored; in the rate in proportion."""
     peer_events_per_pod: float | None = None
     peer_event_lag_s: float | None = None
+    drain_s: float | None = None
+    """From the start of the scheduler's process to its last binding and event: what comes before the first binding counts."""
+    peer_drain_s: float | None = None
     unbound: int = 0
     """Measured pods that were left without a node. 0 in a good run."""
     seed: int = 0
@@ -51,6 +54,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     unbound: int = 0
     events: int = 0
     event_lag_s: float = 0.0
+    drain_s: float = 0.0
     decision_p50_us: float | None = None
     decision_p99_us: float | None = None
     bound_by: str = ""

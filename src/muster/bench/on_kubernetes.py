@@ -81,6 +81,8 @@ def _line(bench: _Bench, outcomes: Sequence[tuple[Outcome, Outcome]]) -> Schedul
         event_lag_s=max(one.event_lag_s for one in ours),
         peer_events_per_pod=min(one.events for one in theirs) / bench.pods,
         peer_event_lag_s=max(one.event_lag_s for one in theirs),
+        drain_s=statistics.median(one.drain_s for one in ours),
+        peer_drain_s=statistics.median(one.drain_s for one in theirs),
         unbound=max(one.unbound for one in ours),
         seed=bench.seed,
         bound_by=best.bound_by,
@@ -144,7 +146,7 @@ class _Bench:
         self._say(
             f"  {counter.bound.total:,} of {len(workload.measured):,} bound, {counter.bound.steady_per_s():,.0f} pods/s; "
             f"{outcome.events:,} events, the last {outcome.event_lag_s:.1f} s later: {outcome.pods_per_s:,.0f} with them; "
-            f"{outcome.rss_mb:.0f} MB; {outcome.bound_by}"
+            f"{outcome.drain_s:.1f} s from start to end; {outcome.rss_mb:.0f} MB; {outcome.bound_by}"
         )
         await self._clean(client, workload)
         return outcome
@@ -156,6 +158,7 @@ class _Bench:
         counter_task = asyncio.create_task(churn.run(), name="churn")
         events = _Events(client)
         await events.begin()
+        started_s = time.monotonic()
         try:
             await asyncio.to_thread(side.start)
             sampler = asyncio.create_task(usage.sample(), name="usage")
@@ -183,6 +186,7 @@ class _Bench:
             pods_per_s=count / (end - begin + lag_s * count / bound.total),
             events=events.made,
             event_lag_s=lag_s,
+            drain_s=bound.times_s[-1] + lag_s - started_s,
             rss_mb=resident_mb,
             unbound=0 if is_complete else len(workload.measured) - bound.total,
             decision_p50_us=times.p50_us,

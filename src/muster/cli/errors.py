@@ -24,6 +24,8 @@ class ExitCode(enum.IntEnum):
     FORBIDDEN = 5
     CONFLICT = 6
     TIMEOUT = 7
+    JOB_ENDED = 8
+    NOT_ENDED = 124
     INTERRUPTED = 130
     PIPE_CLOSED = 141
 
@@ -41,6 +43,8 @@ _MEANINGS = {
     ExitCode.FORBIDDEN: "the server refused the credentials or the user lacks a permission",
     ExitCode.CONFLICT: "the object exists already, changed meanwhile, or another field manager owns a field",
     ExitCode.TIMEOUT: "the time allowed ran out; the operation may still complete",
+    ExitCode.JOB_ENDED: "the job that was waited for was stopped or cancelled, or a party rejected it",
+    ExitCode.NOT_ENDED: "the job that was waited for had not ended when the time allowed ran out; it goes on",
     ExitCode.INTERRUPTED: "interrupted by Ctrl-C",
     ExitCode.PIPE_CLOSED: "the reader of the output went away, as in `muster get pods | head -1`",
 }

@@ -24,6 +24,8 @@ from starlette.routing import Route
 from muster import __version__
 from muster.cli.datadir import Claim, ServerRecord, prepare, unwritable
 from muster.cli.errors import CliError
+from muster.cli.simulated import Pretending, SimulatedNodes, remove_left_over
+from muster.cli.simulated_logs import SimulatedLogs
 from muster.controllers import embedded_controllers
 from muster.controllers.long_runs import tune_for_long_runs
 from muster.controllers.manager import Manager, ManagerHealth
@@ -57,14 +59,19 @@ class Local:
         clock: Clock = wall_clock,
         *,
         scheduler_config: str | None = None,
+        simulated: SimulatedNodes | None = None,
     ) -> None:
         self.parts = [part for part in IMPLEMENTED if part not in left_out]
+        if simulated is not None:
+            self.parts.append(simulated.said())
+        self.simulated = simulated
         self.left_out = left_out
         self.server = Server(ServerConfig(data_dir=data_dir, host=host, port=port, clock=clock))
         self._clock = clock
         self._scheduler_config = scheduler_config
         self._claim: Claim | None = None
         self._manager: Manager | None = None
+        self._pretending: Pretending | None = None
         self._acting: asyncio.Task[None] | None = None
         self._started_at = ""
 
@@ -82,6 +89,7 @@ class Local:
             if "controllers" in self.parts:
                 self._start_controllers()
                 await self._controllers_running()
+            await self._start_simulated()
             self._started_at = format_time(self._clock())
             self._claim.publish(
                 ServerRecord(
@@ -126,16 +134,34 @@ class Local:
                 while self._controllers_check() and not self._acting.done():  # noqa: ASYNC110 - states, no event
                     await asyncio.sleep(POLL_S)
 
+    async def _start_simulated(self) -> None:
+        """Simulated nodes of an earlier start that are not asked for now are gone for good: nobody pretends there any more."""
+        store, log = self.server.store, ("", "pods", "log")
+        if self.simulated is None:
+            await remove_left_over(store, [])
+            return
+        pretending = self._pretending = Pretending(self.simulated, store, self._clock)
+        await remove_left_over(store, [machine.name for machine in pretending.machines])
+        otherwise = self.server.handlers.subresources[log]
+        self.server.handlers.subresources[log] = SimulatedLogs(pretending, store, self._clock, otherwise)
+        await pretending.start()
+
     async def wait_failed(self) -> None:
         """Returns only by raising: a part that should run for ever has ended."""
-        if self._acting is None:
+        running = [task for task in (self._acting, *(self._pretending.tasks if self._pretending else ())) if task is not None]
+        if not running:
             await asyncio.get_running_loop().create_future()
-        else:
-            await self._acting
-        raise CliError("the controllers have stopped by themselves, which is a bug; the log says why")
+        done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+        names = ", ".join(task.get_name() for task in done)
+        raise CliError(f"{names}: stopped by itself, which is a bug; the log says why")
 
     async def stop(self) -> None:
         """In order, whatever was started. May be called at any time, and again."""
+        pretending, self._pretending = self._pretending, None
+        if pretending is not None:
+            await pretending.stop()
         acting, self._acting = self._acting, None
         if acting is not None:
             acting.cancel()

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from muster import __version__
+from muster.controllers.domain_objects import OWN_PERMISSIONS
 from muster.objects.resources import Resource
 from muster.objects.status import Raw
 
@@ -70,6 +71,8 @@ _SCHEDULER_RULES = (
     Rule("policy", ("poddisruptionbudgets",), READ, "preemption respects budgets"),
     Rule("slo.koordinator.sh", ("nodemetrics",), READ, "measured use of nodes"),
     Rule("scheduling.sigs.k8s.io", ("podgroups",), READ, "pods that start together"),
+    Rule("kuscia.secretflow", ("taskresourcegroups",), READ, "tasks of several parties, which start together"),
+    Rule("kuscia.secretflow", ("taskresources",), (*READ, "patch"), "a party's word that it has reserved, and the answer"),
     Rule("muster.dev", ("nodepools", "links"), READ, "pools, and links between parties"),
     Rule("muster.dev", ("placements",), ("get", "list", "create", "delete"), "plans of units with several pods"),
     Rule("", ("pods/binding",), ("create",), "binding"),
@@ -84,7 +87,95 @@ _EXPLANATION_RULES = (
     Rule("scheduling.koordinator.sh", ("scheduleexplanations",), (*READ, "delete"), "questions; old answers are deleted"),
     Rule("scheduling.koordinator.sh", ("scheduleexplanations/status",), ("patch",), "answers"),
 )
-CONTROLLER_RULES: dict[str, tuple[Rule, ...]] = {"scheduler": _SCHEDULER_RULES, "explanations": _EXPLANATION_RULES}
+_JOB_RULES = (
+    Rule("muster.dev", ("jobs",), READ, "jobs"),
+    Rule("muster.dev", ("jobs/status",), ("patch",), "where a job stands"),
+    Rule("muster.dev", ("jobs/finalizers",), ("update",), "jobs own what is made for them"),
+    Rule("", ("pods",), (*READ, "create", "delete"), "pods of jobs"),
+    Rule("scheduling.sigs.k8s.io", ("podgroups",), (*READ, "create"), "roles start together"),
+    Rule("", ("services",), (*READ, "create"), "pods of a job find each other by name"),
+    Rule("scheduling.k8s.io", ("priorityclasses",), ("get", "create"), "a job's priority is its pods' priority"),
+)
+_POD_GROUP_RULES = (
+    Rule("scheduling.sigs.k8s.io", ("podgroups",), (*READ, "patch"), "status of gangs, which is a plain field of the kind"),
+    Rule("", ("pods",), READ, "what is counted"),
+)
+_TASK_RESERVATION_RULES = (
+    Rule("kuscia.secretflow", ("taskresourcegroups",), (*READ, "patch"), "tasks whose parties reserve together"),
+    Rule("kuscia.secretflow", ("taskresourcegroups/status",), ("patch",), "the decision that all parties begin"),
+    Rule("kuscia.secretflow", ("taskresourcegroups/finalizers",), ("update",), "groups own their TaskResources"),
+    Rule("kuscia.secretflow", ("taskresources",), (*READ, "create", "patch"), "how far each party is"),
+    Rule("", ("pods",), READ, "which pods of a task have a node"),
+)
+_KUSCIA_TASK_RULES = (
+    Rule("kuscia.secretflow", ("kusciatasks",), (*READ, "patch"), "tasks, and the finalizer that keeps one while it has pods"),
+    Rule("kuscia.secretflow", ("kusciatasks/status",), ("patch",), "where a task stands"),
+    Rule("kuscia.secretflow", ("taskresourcegroups",), (*READ, "create", "patch", "delete"), "the group that owns an attempt"),
+    Rule("kuscia.secretflow", ("taskresourcegroups/finalizers",), ("update",), "groups own what is made for a task"),
+    Rule("kuscia.secretflow", ("taskresources",), READ, "what a pod's place is reserved by"),
+    Rule("kuscia.secretflow", ("appimages", "domains", "kusciadeployments"), READ, "what to run, for whom, and ports in use"),
+    Rule("kuscia.secretflow", ("kusciatasksummaries",), READ, "what partners say about their part"),
+    Rule("", ("namespaces",), READ, "the namespaces of parties"),
+    Rule("", ("pods", "services", "configmaps"), (*READ, "create", "delete"), "what a task is made of"),
+)
+_DOMAIN_RULES = (
+    Rule("kuscia.secretflow", ("domains",), (*READ, "patch"), "parties, and the finalizer that keeps one while its work runs"),
+    Rule("kuscia.secretflow", ("domains/status",), ("patch",), "a party's nodes and quota, and what holds its deletion"),
+    Rule("kuscia.secretflow", ("domains/finalizers",), ("update",), "parties own their accounts and roles"),
+    Rule("kuscia.secretflow", ("kusciajobs", "kusciatasks", "kusciadeployments"), READ, "work that has not ended"),
+    Rule("", ("nodes", "pods"), READ, "what a party has, and uses"),
+    Rule("", ("namespaces",), (*READ, "create", "patch"), "a party's namespace; never deleted"),
+    Rule("", ("configmaps", "services"), READ, "what is in a namespace that was there before the party"),
+    Rule("", ("configmaps",), ("create",), "a party's configuration, made empty"),
+    Rule("", ("serviceaccounts",), (*READ, "create", "patch", "delete"), "who acts for a party"),
+    Rule("rbac.authorization.k8s.io", ("roles", "rolebindings"), (*READ, "create", "patch", "delete"), "what a party may do"),
+    *(Rule(*permission, "what it grants to parties it must have itself") for permission in OWN_PERMISSIONS),
+)
+_KUSCIA_JOB_RULES = (
+    Rule("kuscia.secretflow", ("kusciajobs",), (*READ, "patch"), "jobs; the label of a restart that was followed"),
+    Rule("kuscia.secretflow", ("kusciajobs/status",), ("patch",), "where a job stands"),
+    Rule("kuscia.secretflow", ("kusciajobs/finalizers",), ("update",), "jobs own their tasks"),
+    Rule("kuscia.secretflow", ("kusciatasks",), (*READ, "create", "patch", "delete"), "tasks of jobs"),
+    Rule("kuscia.secretflow", ("domains", "appimages"), READ, "the parties, and what they run"),
+)
+_JOB_CLEANUP_RULES = (
+    Rule("kuscia.secretflow", ("kusciajobs",), (*READ, "delete"), "finished jobs beyond the limits"),
+    Rule("muster.dev", ("jobs",), (*READ, "delete"), "finished jobs beyond the limits"),
+    Rule("kuscia.secretflow", ("kusciatasks",), READ, "a job with a task under way is not touched"),
+    Rule("", ("configmaps",), READ, "the limits", ("muster-jobs",)),
+)
+_KUSCIA_DEPLOYMENT_RULES = (
+    Rule("kuscia.secretflow", ("kusciadeployments",), (*READ, "patch"), "services, their ports and the finalizer"),
+    Rule("kuscia.secretflow", ("kusciadeployments/status",), ("patch",), "how much of a service is up"),
+    Rule("kuscia.secretflow", ("kusciadeploymentsummaries", "kusciatasks"), READ, "what partners have; ports that are taken"),
+    Rule("kuscia.secretflow", ("appimages", "domains"), READ, "what runs, and where"),
+    Rule("", ("namespaces",), READ, "parties whose namespace is there"),
+    Rule("", ("pods",), (*READ, "create", "delete"), "the pods of services"),
+    Rule("", ("services",), (*READ, "create", "patch", "delete"), "how their ports are found"),
+    Rule("", ("configmaps",), (*READ, "create", "delete"), "their files"),
+)
+_INTERCONN_HOST_RULES = (
+    Rule("kuscia.secretflow", ("taskresourcegroups", "kusciatasks", "domains"), READ, "tasks with partners, and who they are"),
+    Rule("kuscia.secretflow", ("taskresourcegroups/finalizers",), ("update",), "groups own their summaries"),
+    Rule("kuscia.secretflow", ("taskresources",), (*READ, "patch"), "a partner's word that it has reserved"),
+    Rule("kuscia.secretflow", ("kusciatasksummaries",), (*READ, "create", "patch"), "what a partner is told of a task"),
+    Rule("kuscia.secretflow", ("kusciajobs",), (*READ, "create", "delete"), "jobs, and their copies for partners"),
+    Rule("kuscia.secretflow", ("kusciajobs/status",), ("patch",), "a partner's approval"),
+    Rule("kuscia.secretflow", ("kusciajobsummaries",), (*READ, "create", "patch", "delete"), "what a partner is told of a job"),
+)
+CONTROLLER_RULES: dict[str, tuple[Rule, ...]] = {
+    "job": _JOB_RULES,
+    "pod-groups": _POD_GROUP_RULES,
+    "scheduler": _SCHEDULER_RULES,
+    "explanations": _EXPLANATION_RULES,
+    "domain": _DOMAIN_RULES,
+    "kuscia-deployment": _KUSCIA_DEPLOYMENT_RULES,
+    "task-reservation": _TASK_RESERVATION_RULES,
+    "interconn-host": _INTERCONN_HOST_RULES,
+    "kuscia-task": _KUSCIA_TASK_RULES,
+    "kuscia-job": _KUSCIA_JOB_RULES,
+    "job-cleanup": _JOB_CLEANUP_RULES,
+}
 """What each controller of a real cluster needs beyond `BASE_RULES`, by its name. A test sees that none is forgotten."""
 NAMESPACE_RULES = (
     Rule("coordination.k8s.io", ("leases",), ("get", "update"), "leader election", (LEASE,)),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from muster.client.api import ApiClient
     from muster.client.config import Auth, ClientConfig, Impersonation, Tls
     from muster.client.errors import BadResponse, CredentialError, OutcomeUnknown, Unreachable, Untrusted
+    from muster.client.jobs import JobDiff, JobFilter, JobPage, Jobs, JobTree, LogLine, LogQuery, Outcome
     from muster.client.kubeconfig import Kubeconfig, KubeconfigError, load, write_kubeconfig
     from muster.client.sync import SyncClient
     from muster.client.transport import TransportLimits
@@ -36,6 +37,7 @@ _HOMES = {
     "muster.client.api": ("ApiClient",),
     "muster.client.config": ("Auth", "ClientConfig", "Impersonation", "Tls"),
     "muster.client.errors": ("BadResponse", "CredentialError", "OutcomeUnknown", "Unreachable", "Untrusted"),
+    "muster.client.jobs": ("JobDiff", "JobFilter", "JobPage", "JobTree", "Jobs", "LogLine", "LogQuery", "Outcome"),
     "muster.client.kubeconfig": ("Kubeconfig", "KubeconfigError", "load", "write_kubeconfig"),
     "muster.client.sync": ("SyncClient",),
     "muster.client.transport": ("TransportLimits",),
@@ -54,8 +56,16 @@ __all__ = [
     "CredentialError",
     "EventType",
     "Impersonation",
+    "JobDiff",
+    "JobFilter",
+    "JobPage",
+    "JobTree",
+    "Jobs",
     "Kubeconfig",
     "KubeconfigError",
+    "LogLine",
+    "LogQuery",
+    "Outcome",
     "OutcomeUnknown",
     "Page",
     "PatchType",

@@ -19,13 +19,16 @@ import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import aclosing
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from muster.client.api import ApiClient
 from muster.client.config import ClientConfig
 from muster.client.kubeconfig import load
 from muster.client.stats import TransportStats
 from muster.client.transport import TransportLimits
+
+if TYPE_CHECKING:
+    from muster.client.sync_jobs import SyncJobs
 
 AHEAD_MAX = 256
 GOODBYE_S = 0.05
@@ -152,6 +155,13 @@ class SyncClient:
     watch_views = _iterating(ApiClient.watch_views)
     watch_tables = _iterating(ApiClient.watch_tables)
     logs = _iterating(ApiClient.logs)
+
+    @functools.cached_property
+    def jobs(self) -> SyncJobs:
+        """Jobs in the client's namespace: see `muster.client.jobs`."""
+        from muster.client.sync_jobs import SyncJobs
+
+        return SyncJobs(self)
 
     # --- inside ---------------------------------------------------------------------------------------------------------------
 

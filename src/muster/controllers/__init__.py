@@ -15,6 +15,15 @@ Which of them run depends on who else looks after the store:
 | pod-gc: pods of deleted nodes, and the oldest finished ones beyond a limit | yes | |
 | scheduler: nodes for the pods that name one of its profiles | yes | yes |
 | explanations: answers to ScheduleExplanations | yes | yes |
+| job: pods of Jobs (muster.dev), from submission to end | yes | yes |
+| pod-groups: status of PodGroups | yes | yes |
+| domain: a party's namespace, account, node and quota status | yes | yes |
+| kuscia-job: KusciaJobs: their graph, commands, approvals and tasks | yes | yes |
+| job-cleanup: finished jobs go by age, number and size | yes | yes |
+| kuscia-task: ports, config, pods and services of KusciaTasks, and their status | yes | yes |
+| kuscia-deployment: pods, services and status of KusciaDeployments | yes | yes |
+| task-reservation: phases of TaskResourceGroups and their TaskResources | yes | yes |
+| interconn-host: what partners with a control plane of their own are told, and say | yes | yes |
 
 Garbage collection by owner references and namespaces that empty themselves are part of the embedded store, not controllers.
 """
@@ -47,8 +56,31 @@ def embedded_controllers(*, ca_pem: str, scheduler_config: str | None = None) ->
 
 def cluster_controllers(*, scheduler_config: str | None = None) -> list[Runnable]:
     """For `muster controller`: the controllers of Muster's own kinds, and the scheduler, wherever objects are stored."""
+    from muster.controllers.domain import Domains
     from muster.controllers.explanations import Explanations
+    from muster.controllers.interconn_host import InterconnHost
+    from muster.controllers.job import JobController
+    from muster.controllers.job_cleanup import JobCleanup
+    from muster.controllers.kuscia_deployment import KusciaDeployments
+    from muster.controllers.kuscia_job import KusciaJobs
+    from muster.controllers.kuscia_task import KusciaTasks
+    from muster.controllers.pod_groups import PodGroups
     from muster.controllers.scheduler import Scheduler
+    from muster.controllers.task_ports import PortLedger
+    from muster.controllers.task_reservation import TaskReservation
 
+    ports = PortLedger()  # one for all who give out ports
     scheduler = Scheduler(file_text=scheduler_config)
-    return [scheduler, Explanations(scheduler.live_engine)]
+    return [
+        scheduler,
+        Explanations(scheduler.live_engine),
+        JobController(),
+        PodGroups(),
+        Domains(),
+        TaskReservation(),
+        InterconnHost(),
+        KusciaJobs(),
+        KusciaTasks(ports),
+        KusciaDeployments(ports),
+        JobCleanup(),
+    ]

@@ -67,6 +67,8 @@ class Evictor:
         self._pods: Resource | None = None
         self._marks: bool | None = None
         """Whether the server knows DisruptionTarget; None until it has said."""
+        self._waiting: dict[str, int] = {}
+        """Pods whose victims are being asked to go, by uid, with how many times over."""
         self._failures: dict[str, int] = {}
         """How often in a row each victim could not be evicted, by uid."""
 
@@ -74,6 +76,7 @@ class Evictor:
         return len(self._tasks)
 
     def start(self, evict: Evict) -> None:
+        self._count(evict.pod, 1)
         task = asyncio.create_task(self._carry_out(evict), name=f"eviction for {evict.unit}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -83,8 +86,15 @@ class Evictor:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def is_for(self, uid: str) -> bool:
+        """Whether victims are still being asked to go for this waiting pod."""
+        return uid in self._waiting
+
     async def _carry_out(self, evict: Evict) -> None:
-        ends = await asyncio.gather(*(self._end(victim, evict) for victim in evict.victims))
+        try:
+            ends = await asyncio.gather(*(self._end(victim, evict) for victim in evict.victims))
+        finally:
+            self._count(evict.pod, -1)
         failed: dict[str, str] = {}
         for victim, (why, _) in zip(evict.victims, ends, strict=True):
             if why:
@@ -95,6 +105,11 @@ class Evictor:
             await self._give_back(failed)
         elif evict.node and any(stays for _, stays in ends) and (key := self._find(evict.pod)) is not None:
             self._nominated(key, evict.pod, evict.node)
+
+    def _count(self, uid: str, by: int) -> None:
+        number = self._waiting.pop(uid, 0) + by
+        if number > 0:
+            self._waiting[uid] = number
 
     async def _give_back(self, failed: Mapping[str, str]) -> None:
         """Report these: at once the first time, later each time after it. Whoever waits may choose the same victims again, and

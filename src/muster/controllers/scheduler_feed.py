@@ -21,10 +21,11 @@ from prometheus_client import Counter
 
 from muster.engine import events as ev
 from muster.engine import facts
+from muster.objects.kinds.kuscia_tasks import TaskResource
 from muster.objects.status import ApiError, NotFound
 from muster.objects.view import View
 from muster.store.backoff import Backoff
-from muster.store.cache import Cached, ObjectKey
+from muster.store.cache import Cached, Keep, ObjectKey
 from muster.store.contract import Store
 from muster.store.hub import InformerHub
 from muster.store.informer import Change, ChangeType, Informer, is_newer
@@ -43,14 +44,16 @@ _PATIENCE_S = 2.0
 
 
 class Kind(NamedTuple):
-    """One kind that the engine knows. Without `is_needed` a cluster may do without it."""
+    """One kind that is followed. Without `is_needed` a cluster may do without it. Without `seen` and `gone` the engine does not
+    know it, and `Feed.listeners` are told of its changes instead."""
 
     group: str
     kind: str
     view: type[View]
-    seen: Callable[[Any], ev.AnyEvent]
-    gone: Callable[[Cached], ev.AnyEvent]
+    seen: Callable[[Any], ev.AnyEvent] | None
+    gone: Callable[[Cached], ev.AnyEvent] | None
     is_needed: bool = False
+    keep: Keep = "nothing"
 
     def __str__(self) -> str:
         return f"{self.kind}.{self.group}" if self.group else self.kind
@@ -66,6 +69,9 @@ def _keyed(event: Callable[[str, str], ev.AnyEvent]) -> Callable[[Cached], ev.An
 
 NODES = Kind("", "Node", facts.NodeFacts, ev.NodeSeen, _named(ev.NodeGone), True)
 PODS = Kind("", "Pod", facts.PodFacts, ev.PodSeen, lambda obj: ev.PodGone(obj.uid), True)
+TASK_RESOURCES = Kind("kuscia.secretflow", "TaskResource", TaskResource, None, None, keep="bytes")
+"""What control planes promise each other; see `muster.controllers.scheduler_votes`."""
+TASK_GROUPS = Kind("kuscia.secretflow", "TaskResourceGroup", facts.TaskGroupFacts, ev.TaskGroupSeen, _named(ev.TaskGroupGone))
 KINDS: tuple[Kind, ...] = (
     NODES,
     Kind("", "Namespace", facts.NamespaceFacts, ev.NamespaceSeen, _named(ev.NamespaceGone), True),
@@ -76,7 +82,10 @@ KINDS: tuple[Kind, ...] = (
     Kind("slo.koordinator.sh", "NodeMetric", facts.NodeMetricFacts, ev.NodeMetricSeen, _named(ev.NodeMetricGone)),
     Kind("muster.dev", "NodePool", facts.PoolFacts, ev.PoolSeen, _named(ev.PoolGone)),
     Kind("muster.dev", "Link", facts.LinkFacts, ev.LinkSeen, _named(ev.LinkGone)),
+    Kind("kuscia.secretflow", "Domain", facts.QuotaFacts, ev.QuotaSeen, _named(ev.QuotaGone)),
     Kind("scheduling.sigs.k8s.io", "PodGroup", facts.PodGroupFacts, ev.PodGroupSeen, _keyed(ev.PodGroupGone)),
+    TASK_RESOURCES,
+    TASK_GROUPS,
     PODS,
 )
 """In the order in which they are fed at the start."""
@@ -84,7 +93,7 @@ KINDS: tuple[Kind, ...] = (
 
 async def open_informer(hub: InformerHub, kind: Kind) -> Informer:
     """NotFound when the store does not serve the kind. Only the facts are kept: that is most of the memory saved."""
-    return await hub.informer(kind.group, kind.kind, view=kind.view, keep="nothing")
+    return await hub.informer(kind.group, kind.kind, view=kind.view, keep=kind.keep)
 
 
 async def open_informers(
@@ -159,6 +168,8 @@ class Feed:
     def __init__(self, wake: Callable[[], None]) -> None:
         self.waiting_keys: dict[str, ObjectKey] = {}
         """Where to find the pods that have no node, by uid."""
+        self.listeners: dict[Kind, Callable[[ObjectKey], None]] = {}
+        """Who is told of changes that are no events."""
         self._pending: dict[object, ev.AnyEvent] = {}
         self._serial = 0
         self._wake = wake
@@ -181,7 +192,7 @@ class Feed:
                 cached.append((kind, informer.cache.select()))
         finally:
             self._is_replay = False
-        return (self._seen(kind, obj) for kind, objects in cached for obj in objects)
+        return (self._seen(kind, obj) for kind, objects in cached if kind.seen is not None for obj in objects)
 
     def put(self, event: ev.AnyEvent) -> None:
         """Note something that is not an object: what became of a binding, a configuration."""
@@ -208,6 +219,7 @@ class Feed:
 
     def _seen(self, kind: Kind, obj: Cached) -> ev.AnyEvent:
         view: Any = obj.view(kind.view)
+        assert kind.seen is not None
         if kind is PODS:
             if view.spec.node_name:
                 self.waiting_keys.pop(obj.uid, None)
@@ -221,6 +233,10 @@ class Feed:
         def note(change: Change) -> None:
             new = change.new
             if self._is_replay or change.type is ChangeType.RESYNCED:
+                return
+            if kind.gone is None:
+                if (listener := self.listeners.get(kind)) is not None:
+                    listener(change.newest.key)
                 return
             if new is None:
                 obj = change.newest

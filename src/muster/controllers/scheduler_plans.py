@@ -10,6 +10,9 @@ A pod that is bound can't be unbound in Kubernetes. When a member turns out to b
 deleted, the store refuses it), the others stay, the engine goes on with what is left of the unit, which counts those that
 are bound, and everyone concerned gets an event `PartlyBound`: a unit is never half started in silence.
 
+A plan that is held (`heldUntil`) is a promise to other control planes: it is stored like any other, and stays until they answer
+(`muster.controllers.scheduler_votes`); then this very plan is finished, or dropped.
+
 Concurrency: one event loop; each plan is a task while it writes. Invariants: no pod of a plan is bound before the plan is
 stored; a failed pod goes back to the engine only when its plan is gone, so that two plans never name the same waiting pod.
 """
@@ -39,7 +42,7 @@ from muster.objects.status import (
     Raw,
     RequestEntityTooLarge,
 )
-from muster.objects.time import format_time
+from muster.objects.time import format_time, parse_time
 from muster.objects.view import view_of
 from muster.store.backoff import Backoff, is_cancelled
 from muster.store.contract import Store
@@ -57,19 +60,23 @@ _SLUG_LEN_MAX = 40
 # -- pure ----------------------------------------------------------------------------------------------------------------------
 
 
-def plan_name(unit: str, pods: Sequence[PlacedPod]) -> str:
-    """The same decision has the same name: a write that is tried again can't make a second plan."""
+def plan_name(unit: str, pods: Sequence[PlacedPod], held_until: float | None = None) -> str:
+    """The same decision has the same name: a write that is tried again can't make a second plan. Nor can the deletion of a plan
+    that was held take away another one, which is held later."""
     slug = "".join(c if c.isalnum() and c.isascii() else "-" for c in unit.lower())[-_SLUG_LEN_MAX:].strip("-")
-    content = repr((unit, [(pod.uid, pod.node) for pod in pods]))
+    content = repr((unit, [(pod.uid, pod.node) for pod in pods], *([] if held_until is None else [held_until])))
     return f"{slug}-{hashlib.blake2b(content.encode(), digest_size=8).hexdigest()}".lstrip("-")
 
 
-def placement_of(unit: str, pods: Sequence[PlacedPod], *, epoch: int, now: float) -> Raw:
+def placement_of(unit: str, pods: Sequence[PlacedPod], *, epoch: int, now: float, held_until: float | None = None) -> Raw:
+    spec: Raw = {"unit": unit, "epoch": epoch, "pods": [_placed(pod) for pod in pods], "decided": format_time(now)}
+    if held_until is not None:
+        spec["heldUntil"] = format_time(held_until)
     return {
         "apiVersion": f"{GROUP}/v1alpha1",
         "kind": KIND,
-        "metadata": {"name": plan_name(unit, pods)},
-        "spec": {"unit": unit, "epoch": epoch, "pods": [_placed(pod) for pod in pods], "decided": format_time(now)},
+        "metadata": {"name": plan_name(unit, pods, held_until)},
+        "spec": spec,
     }
 
 
@@ -91,6 +98,8 @@ class Resumed(msgspec.Struct, frozen=True):
     lost: tuple[str, ...] = ()
     """namespace/name of members that are gone, or whose node is."""
     bound: int = 0
+    held_until: float | None = None
+    """Set for a plan that was promised: whether it is finished or dropped is for others to say."""
 
 
 def resumed(
@@ -121,7 +130,15 @@ def _resumed(
     if lost and not bound:
         taken.difference_update(pod.uid for pod in open_)
         open_ = []
-    return Resumed(plan.metadata.name, plan.spec.unit, tuple(open_), tuple(lost), bound)
+    held_until = _time_of(plan.spec.held_until) if plan.spec.held_until else None
+    return Resumed(plan.metadata.name, plan.spec.unit, tuple(open_), tuple(lost), bound, held_until)
+
+
+def _time_of(text: str) -> float:
+    try:
+        return parse_time(text)
+    except ValueError:
+        return 0.0
 
 
 # -- the shell -----------------------------------------------------------------------------------------------------------------
@@ -179,6 +196,24 @@ class Plans:
     def resume(self, plan: Resumed) -> None:
         """Go on with a plan that is stored; one without pods only goes."""
         self._begin(Plan(plan.name, plan.unit, plan.pods, is_stored=True))
+
+    async def hold(self, unit: str, pods: tuple[PlacedPod, ...], until: float) -> Plan | ApiError:
+        """Write the plan of a promise down, and bind nothing yet. An error says that it can't be written."""
+        plan = Plan(plan_name(unit, pods, until), unit, pods)
+        raw = placement_of(unit, pods, epoch=self._epoch, now=self._clock(), held_until=until)
+        error = await self._insist(plan, lambda resource: self._create(resource, raw))
+        if error is not None:
+            return error
+        plan.is_stored = True
+        return plan
+
+    async def drop(self, plan: Plan) -> None:
+        """Forget a plan that was held, and of which nothing was bound."""
+        await self._insist(plan, lambda resource: self._delete(resource, plan.name))
+
+    def finish(self, plan: Plan) -> None:
+        """Bind the pods of a plan that was held."""
+        self._begin(plan)
 
     def cancel(self, unit: str, uids: Iterable[str]) -> None:
         """The engine has taken these back: those that were not begun with are left out."""

@@ -61,6 +61,8 @@ _TOLD_PER_UNIT_MAX = 8
 _MESSAGE_LEN_MAX = 1_500
 _PASSING_S = 1.0
 """Whoever waits for victims to end is reported if it still does so much later: most of them are gone by then."""
+_PASSING_MAX_S = 10.0
+"""So long after, it is reported even if the victims could not be asked to go yet."""
 _ATTEMPTS_MAX = 4
 _BACKOFF = Backoff(base_s=0.5, max_s=10.0)
 _GONE = (NotFound, Conflict, Forbidden, Invalid)
@@ -86,6 +88,14 @@ class Report(msgspec.Struct, eq=False):
     attempts: int = 0
 
 
+class _PutOff(msgspec.Struct, eq=False):
+    """A report for later, with times of the loop."""
+
+    report: Report
+    since_s: float
+    due_s: float
+
+
 class _Announcement(msgspec.Struct, eq=False):
     namespace: str
     name: str
@@ -107,16 +117,19 @@ class Board:
         instance: str,
         find: Callable[[ObjectKey], PodFacts | None],
         is_busy: Callable[[], bool],
+        is_evicting: Callable[[str], bool] = lambda uid: False,
     ) -> None:
+        """`is_evicting`: whether victims of this waiting pod (its uid) are still being asked to go."""
         self._store = store
         self._recorder = recorder
         self._clock = clock
         self._instance = instance
         self._find = find
         self._is_busy = is_busy
+        self._is_evicting = is_evicting
         self._reports: OrderedDict[str, Report] = OrderedDict()
-        self._later: OrderedDict[str, tuple[float, Report]] = OrderedDict()
-        """By uid, with the time of the loop when each is due: what may settle by itself before. Oldest first."""
+        self._later: OrderedDict[str, _PutOff] = OrderedDict()
+        """By uid: what may settle by itself before it is due. The first is due first."""
         self._timer: asyncio.TimerHandle | None = None
         self._announcements: deque[_Announcement] = deque()
         self._told: dict[str, str] = {}
@@ -148,8 +161,8 @@ class Board:
 
     def nominated(self, key: ObjectKey, uid: str, node: str) -> None:
         """The pod is meant for the node, and will wait for it: said together with why it waits, if that is still to be said."""
-        _, report = self._later.get(uid, (0.0, None))
-        report = report or self._reports.get(uid) or Report(key, uid)
+        put_off = self._later.get(uid)
+        report = put_off.report if put_off is not None else self._reports.get(uid) or Report(key, uid)
         report.node = node
         self._report(report)
 
@@ -183,11 +196,15 @@ class Board:
             for unit in [unit for unit in self._units if unit not in waiting and unit not in held]:
                 self._uncount(unit)
 
+    def placed(self, pods: Iterable[PlacedPod]) -> None:
+        """These wait no more, as far as can be told: what was not said yet of their waiting need not be."""
+        for pod in pods:
+            put_off = self._later.pop(pod.uid, None)
+            if put_off is not None and put_off.report.is_first:
+                self._told.pop(pod.uid, None)
+
     def bound(self, pod: PlacedPod) -> None:
         pending = self._reports.pop(pod.uid, None)
-        put_off = self._later.pop(pod.uid, (0.0, None))[1]
-        if put_off is not None and put_off.is_first:
-            pending = put_off
         was_told = self._told.pop(pod.uid, None) is not None
         key = ObjectKey(pod.namespace, pod.name)
         facts = self._find(key)
@@ -233,8 +250,10 @@ class Board:
             WAITING.labels(reason.value).dec()
 
     def _report(self, report: Report) -> None:
-        for old in (self._reports.pop(report.uid, None), self._later.pop(report.uid, (0.0, None))[1]):
-            report.node = report.node or (old.node if old is not None else "")
+        old = self._reports.pop(report.uid, None)
+        if old is not None and not report.node:
+            report.node = old.node
+        self._later.pop(report.uid, None)
         self._reports[report.uid] = report
         self._has_some.set()
         if report.is_told:
@@ -244,10 +263,13 @@ class Board:
     def _put_off(self, report: Report) -> None:
         """Say it in a moment, if nothing else is said on the pod before. One that was put off already is said when it was due,
         in the new words."""
+        put_off = self._later.get(report.uid)
+        if put_off is not None:
+            report.is_first = put_off.report.is_first
+            put_off.report = report
+            return
         now_s = asyncio.get_running_loop().time()
-        due_s, old = self._later.get(report.uid, (now_s + _PASSING_S, None))
-        report.is_first = old.is_first if old is not None else report.is_first
-        self._later[report.uid] = (due_s, report)
+        self._later[report.uid] = _PutOff(report, now_s, now_s + _PASSING_S)
         if self._timer is None:
             self._say_due()
 
@@ -255,13 +277,17 @@ class Board:
         """Report what is due, and come back when the next is."""
         loop = asyncio.get_running_loop()
         self._timer = None
+        now_s = loop.time()
         while self._later:
-            uid, (due_s, report) = next(iter(self._later.items()))
-            if due_s > loop.time():
-                self._timer = loop.call_at(due_s, self._say_due)
+            uid, put_off = next(iter(self._later.items()))
+            if put_off.due_s > now_s:
+                self._timer = loop.call_at(put_off.due_s, self._say_due)
                 return
-            del self._later[uid]
-            self._report(report)
+            if now_s - put_off.since_s < _PASSING_MAX_S and self._is_evicting(uid):
+                put_off.due_s = now_s + _PASSING_S
+                self._later.move_to_end(uid)
+            else:
+                self._report(put_off.report)
 
     def _announce(self, namespace: str, name: str, uid: str, reason: str, message: str) -> None:
         if len(self._announcements) >= _ANNOUNCED_MAX:

@@ -20,17 +20,27 @@ from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 from muster.controllers.scheduler import Scheduler
 from muster.controllers.scheduler_binding import ONE_BY_ONE, TOGETHER, Binder, CustomBinder, Job, Outcome
 from muster.controllers.scheduler_evicting import Evictor
-from muster.controllers.scheduler_feed import NODES, PODS, Feed, Kind, count, open_informer
+from muster.controllers.scheduler_feed import (
+    NODES,
+    PODS,
+    TASK_GROUPS,
+    TASK_RESOURCES,
+    Feed,
+    Kind,
+    count,
+    open_informer,
+)
 from muster.controllers.scheduler_metrics import BANDWIDTH
 from muster.controllers.scheduler_plans import Plan, Plans, Resumed, partly_bound, resumed
 from muster.controllers.scheduler_reporting import Board
+from muster.controllers.scheduler_votes import Recovered, Votes, recovered
 from muster.engine import events as ev
 from muster.engine.decisions import AnyDecision, Evict, Hold, Park, Place, Release
-from muster.engine.facts import PodFacts
+from muster.engine.facts import PodFacts, TaskGroupFacts
 from muster.engine.machine import Engine
 from muster.engine.plugin import overrides
 from muster.engine.volumes import claims_to_provision
-from muster.objects.status import ApiError
+from muster.objects.status import ApiError, Raw
 from muster.objects.time import Clock
 from muster.store.backoff import Backoff, is_cancelled
 from muster.store.cache import ObjectKey
@@ -102,6 +112,16 @@ class Term:
             bound=self._bound,
             settled=self._settled,
         )
+        self.votes = Votes(
+            store,
+            self.plans,
+            clock=clock,
+            put=self.feed.put,
+            find=self._find,
+            resource=self._task_resource,
+            group=self._task_group,
+        )
+        self.feed.listeners[TASK_RESOURCES] = self.votes.seen
         self.board = Board(
             store,
             recorder=recorder,
@@ -109,6 +129,7 @@ class Term:
             instance=fence.holder if fence is not None else scheduler.name,
             find=self._find,
             is_busy=lambda: len(self.binder) > 0,
+            is_evicting=self._is_evicting,
         )
         self.evictor = Evictor(
             store,
@@ -121,12 +142,13 @@ class Term:
 
     @property
     def failing(self) -> Mapping[ObjectKey, str]:
-        parts = (self.binder.failing, self.plans.failing, self.engine.state.faults)
+        parts = (self.binder.failing, self.plans.failing, self.votes.failing, self.engine.state.faults)
         return {ObjectKey("", key): why for part in parts for key, why in part.items()}
 
     @property
     def is_idle(self) -> bool:
-        return not (len(self.feed) or self.engine.has_work or len(self.binder) or len(self.plans) or len(self.evictor))
+        under_way = (self.feed, self.binder, self.plans, self.votes, self.evictor)
+        return not (self.engine.has_work or any(len(one) for one in under_way))
 
     # -- a run -----------------------------------------------------------------------------------------------------------
 
@@ -139,10 +161,38 @@ class Term:
         for chunk in _chunks(initial, self.limits.events_max):
             self._step(chunk, units_max=0)
             await asyncio.sleep(0)
-        plans = resumed(placements, self._find_named, lambda node: ObjectKey("", node) in self._nodes)
+        found = resumed(placements, self._find_named, lambda node: ObjectKey("", node) in self._nodes)
+        plans = found
+        if any(plan.held_until is not None for plan in found):
+            plain, promised = recovered(found, placements, await self.votes.list_resources())
+            plans = [*plain, *self._take_up(promised)]
         self._step([ev.Planned(p.unit, tuple((pod.uid, pod.node) for pod in p.pods)) for p in plans if p.pods], units_max=0)
         for plan in plans:
             self.plans.resume(self._accepted(plan))
+
+    def _take_up(self, promised: Sequence[Recovered]) -> list[Resumed]:
+        """Hold again what is still promised; what is left are plans to finish or to drop."""
+        held = [one for one in promised if one.fate == "hold"]
+        for one in promised:
+            if one.fate in ("hold", "withdraw"):
+                # Before the engine is told: it may ask to have it back at once.
+                self.votes.resume(one, is_held=one.fate == "hold")
+        events = [
+            ev.Planned(p.unit, tuple((pod.uid, pod.node) for pod in p.pods), p.held_until) for p in (h.plan for h in held)
+        ]
+        self._step(events, units_max=0)
+        for one in held:
+            is_held = one.plan.unit in self.engine.holds and self._are_counted(one.plan)
+            log.info("promise %s of %s was left: %s", one.plan.name, one.plan.unit, "held again" if is_held else "asked back")
+            if not is_held:
+                self.votes.release(one.plan.unit)
+        finished = [one.plan for one in promised if one.fate == "finish"]
+        dropped = [msgspec.structs.replace(one.plan, pods=()) for one in promised if one.fate == "drop"]
+        return [*finished, *dropped]
+
+    def _are_counted(self, plan: Resumed) -> bool:
+        known = self.engine.state.pods
+        return all((k := known.get(pod.uid)) is not None and k.node == pod.node for pod in plan.pods)
 
     def _accepted(self, plan: Resumed) -> Resumed:
         """The plan without what the engine did not count; nothing of it, if nothing is bound and so all could be undone."""
@@ -187,6 +237,7 @@ class Term:
             timer.cancel()
         self.feed.close()
         self.board.close()
+        await self.votes.close()
         await self.plans.close()
         await self.evictor.close()
 
@@ -256,6 +307,7 @@ class Term:
                     missing.remove(kind)
                     await informer.wait_synced()
                     log.info("the scheduler now follows %s", kind)
+                    self._informers[kind] = informer
                     for event in self.feed.follow({kind: informer}):
                         self.feed.put(event)
 
@@ -268,10 +320,14 @@ class Term:
                 profile = self._profile_of(pods[0].uid)
                 if profile in self._shadows:
                     self.board.shadowed(pods)
-                elif len(pods) == 1:
-                    self.binder.add(pods, self._done)
                 else:
-                    self.plans.start(unit, pods)
+                    self.board.placed(pods)
+                    if self.votes.place(unit, pods):
+                        pass  # its plan is there already, and is finished
+                    elif len(pods) == 1:
+                        self.binder.add(pods, self._done)
+                    else:
+                        self.plans.start(unit, pods)
                 return profile
             case Park(unit=unit, verdict=verdict, pods=uids):
                 self.board.parked(unit, verdict, self._keys_of(uids))
@@ -282,9 +338,16 @@ class Term:
                     self.evictor.start(decision)
                 return profile
             case Hold(unit=unit, pods=pods, until=until, waiting_for=waiting_for):
+                profile = self._profile_of(pods[0].uid) if pods else ""
                 self.board.held(unit, pods, until, waiting_for)
-                return self._profile_of(pods[0].uid) if pods else ""
+                if decision.is_promised and profile not in self._shadows:
+                    self.votes.hold(unit, pods, until)
+                return profile
+            case Release(unit=unit, reason=reason, message=message, pods=uids, is_asked=True):
+                self.votes.ask_back(unit, message or str(reason))
+                return self._profile_of(uids[0]) if uids else ""
             case Release(unit=unit, reason=reason, message=message, pods=uids):
+                self.votes.release(unit)
                 self.plans.cancel(unit, uids)
                 self.board.released(reason, message, self._keys_of(uids))
                 return self._profile_of(uids[0]) if uids else ""
@@ -332,6 +395,9 @@ class Term:
         for event in failed:
             self.feed.put(event)
 
+    def _is_evicting(self, uid: str) -> bool:
+        return self.evictor.is_for(uid)
+
     def _evict_failed(self, uid: str, why: str) -> None:
         self.feed.put(ev.EvictFailed(uid, why))
 
@@ -351,6 +417,16 @@ class Term:
     def _keys_of(self, uids: Iterable[str]) -> list[tuple[str, ObjectKey]]:
         keys = self.feed.waiting_keys
         return [(uid, keys[uid]) for uid in uids if uid in keys]
+
+    def _task_resource(self, key: ObjectKey) -> Raw | None:
+        informer = self._informers.get(TASK_RESOURCES)
+        cached = informer.cache.get(key) if informer is not None else None
+        return cached.raw if cached is not None else None
+
+    def _task_group(self, name: str) -> TaskGroupFacts | None:
+        informer = self._informers.get(TASK_GROUPS)
+        cached = informer.cache.get(ObjectKey("", name)) if informer is not None else None
+        return cached.view(TaskGroupFacts) if cached is not None else None
 
     def _find(self, key: ObjectKey) -> PodFacts | None:
         cached = self._pods.get(key)

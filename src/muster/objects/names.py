@@ -24,6 +24,8 @@ NAMESPACE_PUBLIC: Final = "kube-public"
 NAMESPACE_NODE_LEASE: Final = "kube-node-lease"
 KUBERNETES_NAMESPACES: Final = (NAMESPACE_DEFAULT, NAMESPACE_SYSTEM, NAMESPACE_PUBLIC, NAMESPACE_NODE_LEASE)
 """Those that every cluster has."""
+NAMESPACE_CROSS_DOMAIN: Final = "cross-domain"
+"""Where what several parties share lives: KusciaJob, KusciaTask, KusciaDeployment."""
 
 _GENERATED_LEN: Final = 5
 # Vowels and the digits that look like them are left out, so that no word comes about by accident.

@@ -25,7 +25,19 @@ from muster.objects.names import (
     validate_subdomain,
 )
 from muster.objects.resources import Resource
-from muster.objects.rules import access, bandwidth, core, pods, storage, workloads
+from muster.objects.rules import (
+    access,
+    app_images,
+    bandwidth,
+    core,
+    domains,
+    kuscia_deployments,
+    kuscia_jobs,
+    muster_jobs,
+    pods,
+    storage,
+    workloads,
+)
 from muster.objects.rules.report import Report, obj, objs, text, texts
 from muster.objects.status import Cause, Raw
 
@@ -181,4 +193,9 @@ _RULES: Final[Mapping[tuple[str, str], Rule]] = {
     },
     ("authentication.k8s.io", "TokenRequest"): access.check_token_request,
     **bandwidth.RULES,
+    **kuscia_jobs.RULES,
+    ("kuscia.secretflow", "AppImage"): app_images.check_app_image,
+    ("muster.dev", "Job"): muster_jobs.check_job,
+    ("kuscia.secretflow", "Domain"): domains.check_domain,
+    ("kuscia.secretflow", "KusciaDeployment"): kuscia_deployments.check_deployment,
 }

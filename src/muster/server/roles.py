@@ -100,7 +100,9 @@ def _muster_roles(catalog: Catalog) -> list[Raw]:
                 ),
                 _rule([""], ["namespaces", "nodes"], [*_READ, "create", "patch", "update"]),
                 _rule([""], ["namespaces/status", "nodes/status", "resourcequotas/status"], ["patch", "update"]),
-                _rule([""], ["limitranges", "persistentvolumes", "resourcequotas"], _READ),
+                _rule([""], ["limitranges", "persistentvolumes", "pods/log", "resourcequotas"], _READ),
+                # Who may act for a party; nothing that the controllers may not do themselves.
+                _rule([RBAC_GROUP], ["roles", "rolebindings"], [*_READ, "create", "patch", "update", "delete"]),
                 _rule(["apps", "batch"], ["*"], [*_READ, *_WRITE]),
                 _rule(["policy"], ["poddisruptionbudgets", "poddisruptionbudgets/status"], [*_READ, "patch", "update"]),
                 _rule(["scheduling.k8s.io", "storage.k8s.io"], ["*"], _READ),

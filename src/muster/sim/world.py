@@ -71,13 +71,15 @@ NO_CHAOS = Chaos()
 class World:
     """See the module. Made by `simulate`."""
 
-    def __init__(self, loop: VirtualLoop, store: EmbeddedStore, *, faults: Faults, chaos: Chaos) -> None:
+    def __init__(self, loop: VirtualLoop, store: EmbeddedStore, *, faults: Faults, chaos: Chaos, name: str = "") -> None:
+        """`name` tells worlds on one loop apart (`muster.sim.planes`)."""
         self.loop = loop
+        self._path = (name,) if name else ()
         self.clock = loop.clock
         self.store: Store = store
         self.faults = faults
         self.chaos = chaos
-        self.chance = loop.entropy.stream("world")
+        self.chance = loop.entropy.stream("world", *self._path)
         self.components: dict[str, Component] = {}
         self.machines: dict[str, Machine] = {}
         self.managers: dict[str, Manager] = {}
@@ -212,7 +214,7 @@ class World:
                 self.spawn(self._now_and_then(every_s, happening, index), name=f"chaos {index}")
 
     async def _now_and_then(self, every_s: float, happening: Callable[[], Awaitable[None]], index: int) -> None:
-        chance = self.loop.entropy.stream("chaos", str(index))
+        chance = self.loop.entropy.stream("chaos", str(index), *self._path)
         while self.chaos is not NO_CHAOS:
             await asyncio.sleep(chance.expovariate(1.0 / every_s))
             if self.chaos is not NO_CHAOS:
@@ -363,7 +365,7 @@ def simulate(
         world = World(loop, store, faults=faults, chaos=chaos)
         world.trace = trace
         try:
-            await _make_namespaces(store, namespaces)
+            await make_namespaces(store, namespaces)
             world.start_chaos()
             result = await scenario(world)
             world.raise_failure()
@@ -377,7 +379,7 @@ def simulate(
     return run(main(), seed=seed, start_s=start_s), trace
 
 
-async def _make_namespaces(store: Store, names: Sequence[str]) -> None:
+async def make_namespaces(store: Store, names: Sequence[str]) -> None:
     resource = await store.resource("", "Namespace")
     for name in names:
         try:

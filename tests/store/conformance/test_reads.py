@@ -170,3 +170,7 @@ async def test_cluster_wide_objects_have_no_namespace(store: Store) -> None:
         await store.delete(nodes, name)
     with pytest.raises(ApiError):
         await store.get(nodes, name)
+
+
+async def test_a_store_says_which_version_it_is_like(store: Store) -> None:
+    assert await store.minor_version() >= 20

@@ -21,6 +21,8 @@ EXAMPLE = "muster explain pod/web-1; muster explain -f job.yaml"
 PATH = "/muster/v1/explain"
 POLL_S = 0.2
 OBJECT_TTL = "10m"
+TASKS_MAX = 50
+"""Tasks of one job that are asked about."""
 
 
 class _Asked(NamedTuple):
@@ -41,8 +43,24 @@ class Asking:
         self._is_own: bool | None = None
 
     async def about(self, resource: Resource, name: str) -> list[Raw]:
-        key = f"{resource.kind}/{self._s.namespace}/{name}"
-        return await self._ask({"key": key}, {"questionObjectKey": key}, self._s.namespace, key)
+        if resource.kind == "KusciaJob":
+            return await self._about_tasks(name)
+        return await self._about(resource.kind, self._s.namespace, name)
+
+    async def _about(self, kind: str, namespace: str, name: str) -> list[Raw]:
+        key = f"{kind}/{namespace}/{name}"
+        return await self._ask({"key": key}, {"questionObjectKey": key}, namespace, key)
+
+    async def _about_tasks(self, name: str) -> list[Raw]:
+        """A job of several parties is decided task by task: those that wait or run are asked about."""
+        from muster.client.jobs import Jobs
+
+        tree = await Jobs(self._s.client).tree(f"KusciaJob/{name}")
+        chosen = [task.task_id for task in tree.tasks if task.phase in ("Pending", "Running") and task.task_id][:TASKS_MAX]
+        if not chosen:
+            why = f"{tree.reason}: {tree.message}" if tree.reason else tree.message or "nothing of it waits to be placed"
+            raise CliError(f"no task of it is with the scheduler; its phase is {tree.outcome or tree.phase or 'empty'}: {why}")
+        return [answer for task in chosen for answer in await self._about("KusciaTask", tree.namespace, task)]
 
     async def hypothetical(self, document: Document) -> list[Raw]:
         manifest = document.object
@@ -182,8 +200,8 @@ def explain(
 ) -> None:
     """Say why work waits and what would help, where it is and how its node compares, or where a manifest would go.
 
-    Names pods, PodGroups, and whatever owns pods. With -f, the work in the files is tried on the cluster as it is now; it
-    is not created.
+    Names pods, PodGroups, KusciaJobs (each of their tasks that waits or runs), and whatever owns pods. With -f, the work in
+    the files is tried on the cluster as it is now; it is not created.
     """
     from muster.cli.session import run
 

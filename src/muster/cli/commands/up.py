@@ -15,6 +15,7 @@ from muster.cli.options import data_dir_option, log_level_option, scheduler_conf
 if TYPE_CHECKING:
     from muster.cli.foreground import Stop
     from muster.cli.local import Local
+    from muster.cli.simulated import SimulatedNodes
 
 DEFAULT_LISTEN = "127.0.0.1:6443"
 
@@ -47,6 +48,12 @@ def _announce(local: Local) -> None:
             f"whoever has {local.server.kubeconfig_path} rules this server",
             err=True,
         )
+    if local.simulated is not None:
+        click.echo(
+            f"warning: {local.simulated.said()} only pretend to run pods: no command of a pod is executed; "
+            "pods end after some seconds, as their annotations say",
+            err=True,
+        )
     click.echo(f"muster {__version__} is ready at {local.server.url}; {parts.said(local.parts, local.left_out)}", err=True)
     click.echo(f"export KUBECONFIG={shlex.quote(str(local.server.kubeconfig_path))}")
 
@@ -66,6 +73,18 @@ def _announce(local: Local) -> None:
     multiple=True,
     help=f"Parts to leave out: {', '.join(parts.OPTIONAL)}.",
 )
+@click.option(
+    "--simulated-nodes",
+    metavar="PARTY=N,...",
+    multiple=True,
+    help="Nodes of each party that only pretend to run pods, for trying things out; 'default' for nodes of no party.",
+)
+@click.option(
+    "--simulated-capacity",
+    metavar="RESOURCE=AMOUNT,...",
+    multiple=True,
+    help="What each simulated node has.  [default: cpu=8,memory=32Gi,ephemeral-storage=100Gi,pods=110,bandwidth=10Gbps]",
+)
 @scheduler_config_option
 @log_level_option
 @click.pass_context
@@ -75,6 +94,8 @@ def up(
     data_dir: Path,
     listen: str,
     without: tuple[str, ...],
+    simulated_nodes: tuple[str, ...],
+    simulated_capacity: tuple[str, ...],
     scheduler_config: Path | None,
     log_level: str,
 ) -> None:
@@ -89,6 +110,7 @@ def up(
     host, port = parse_listen(listen)
     left_out = parse_without(without, parts.OPTIONAL)
     _check_length(data_dir)
+    simulated = _simulated(simulated_nodes, simulated_capacity)
     configuration = read_scheduler_config(scheduler_config)
 
     from muster.cli.datadir import prepare
@@ -101,9 +123,18 @@ def up(
     logs.setup("DEBUG" if state_of(ctx).debug else log_level)
 
     async def work(stop: Stop) -> None:
-        await _serve(Local(data_dir, host, port, left_out, scheduler_config=configuration), stop)
+        local = Local(data_dir, host, port, left_out, scheduler_config=configuration, simulated=simulated)
+        await _serve(local, stop)
 
     run_foreground(work)
+
+
+def _simulated(nodes: tuple[str, ...], capacity: tuple[str, ...]) -> SimulatedNodes | None:
+    if not nodes and not capacity:
+        return None
+    from muster.cli.simulated import parse_simulated
+
+    return parse_simulated(nodes, capacity)
 
 
 def _check_length(path: Path) -> None:

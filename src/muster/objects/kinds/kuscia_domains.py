@@ -9,7 +9,7 @@ from msgspec import field
 from muster.objects.kinds.base import Object, between, one_of
 from muster.objects.kinds.kuscia_base import InterConnProtocol, kuscia_resource
 from muster.objects.kinds.kuscia_templates import PodTemplate
-from muster.objects.kinds.shapes import Amounts, Foreign
+from muster.objects.kinds.shapes import Amounts, Count, Foreign, PlainCondition
 from muster.objects.resources import Resource
 from muster.objects.time import Timestamp
 from muster.objects.view import Int32, keyed
@@ -53,16 +53,35 @@ class DomainNodeStatus(Foreign):
 
 
 class DeployTokenStatus(Foreign):
-    token: str
-    state: Annotated[str, one_of("used", "unused")]
+    """A token with which nodes join. Its clear text is shown once, when it is made, and kept nowhere."""
+
+    token: Annotated[str, "Masked: the part that names the token, without the part that proves it."]
+    state: Annotated[str, one_of("used", "unused", "revoked")]
     last_transition_time: Timestamp = ""
+    hash: Annotated[str, "SHA-256 of the whole token, in hex. Beyond Kuscia, as are all below."] = ""
+    creation_time: Timestamp = ""
+    expiration_time: Timestamp = ""
+    uses: Annotated[Count, "How many nodes have joined with it."] = 0
+    max_uses: Annotated[Count, "How many may; 0 stands for 1."] = 0
+
+
+class DomainQuotaStatus(Foreign):
+    """The quota in force, and what the party's pods that have a node ask for in all. Beyond Kuscia."""
+
+    hard: Amounts = field(default_factory=dict)
+    used: Amounts = field(default_factory=dict)
+    last_update_time: Timestamp = ""
 
 
 class DomainStatus(Foreign):
-    """The party's nodes, and the tokens with which more may join."""
+    """The party's nodes, the tokens with which more may join, and its quota."""
 
     node_statuses: Annotated[list[DomainNodeStatus], keyed("name")] = field(default_factory=list)
     deploy_token_statuses: list[DeployTokenStatus] = field(default_factory=list)
+    conditions: Annotated[list[PlainCondition], keyed("type"), "Ready, and Terminating while it is deleted. Beyond Kuscia."] = (
+        field(default_factory=list)
+    )
+    resource_quota: DomainQuotaStatus | None = None
 
 
 class Domain(Object, kw_only=True):

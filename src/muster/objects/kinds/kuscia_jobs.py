@@ -28,6 +28,7 @@ from muster.objects.kinds.shapes import (
     LAST_RECONCILE_TIME,
     PHASE,
     START_TIME,
+    Count,
     Foreign,
     PlainCondition,
     Resources,
@@ -137,6 +138,7 @@ class JobTaskStatus(Foreign, kw_only=True):
     progress: float = 0
     attempts: Attempts = 0
     preemptions: Preemptions = 0
+    run: Annotated[Count, "The run of the job for which it is made; it goes up when the task is run again."] = 0
     start_time: Timestamp = ""
     completion_time: Timestamp = ""
 
@@ -156,9 +158,11 @@ class KusciaJobStatus(Foreign):
     task_status: Annotated[dict[str, TaskPhase], "By task id; tasks that were not created are not here."] = field(
         default_factory=dict
     )
-    tasks: Annotated[list[JobTaskStatus], keyed("alias"), "Every task, in the order of the spec. Beyond Kuscia."] = field(
-        default_factory=list
-    )
+    # One list, not keyed by alias: who owns which field of 2,000 entries would take more room than the entries.
+    tasks: Annotated[list[JobTaskStatus], "Every task, in the order of the spec. Beyond Kuscia."] = field(default_factory=list)
+    stage: Annotated[str, "The last stage command that was answered. Beyond Kuscia, as are the next two."] = ""
+    stage_version: Annotated[Count, "Its version."] = 0
+    run: Annotated[Count, "How often the job was restarted."] = 0
     start_time: Timestamp = ""
     completion_time: Timestamp = ""
     last_reconcile_time: Timestamp = ""

@@ -139,6 +139,7 @@ class TaskResourceStatus(Foreign):
     """How far the party's reservation is."""
 
     phase: TaskResourcePhase = ""
+    retry_count: Annotated[Count, "The try of its group to which the phase belongs. Beyond Kuscia."] = 0
     conditions: Annotated[list[ReasonedCondition], keyed("type")] = field(default_factory=list)
     start_time: Timestamp = ""
     completion_time: Timestamp = ""

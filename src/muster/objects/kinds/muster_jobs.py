@@ -154,8 +154,10 @@ class JobStatus(View):
     place: QueuePlace | None = None
     start_estimate: StartEstimate | None = None
     prediction: Prediction | None = None
-    attempts: Annotated[Count, "How often it was started."] = 0
-    preemptions: Count = 0
+    attempts: Annotated[Count, "Which attempt waits or runs; the first is 1."] = 0
+    failures: Annotated[Count, "Attempts that failed; `retry.limit` counts these."] = 0
+    preemptions: Annotated[Count, "Attempts that had to give way: preempted, evicted, or pods lost."] = 0
+    retry_time: Annotated[Timestamp, "When the next attempt may begin."] = ""
     queued_time: Timestamp = ""
     start_time: Annotated[Timestamp, "Of the current attempt."] = ""
     completion_time: Timestamp = ""
