@@ -11,7 +11,7 @@ import pytest
 
 from muster.cli.errors import ExitCode
 from muster.client import SyncClient
-from muster.client.job_kinds import EXIT_NOT_ENDED, Outcome
+from muster.client.job_kinds import Outcome
 from muster.objects.status import Raw
 from tests.cli.conftest import Run
 from tests.cli.support import Up, environment
@@ -117,8 +117,33 @@ def test_the_exit_code_says_how_it_ended(job: Run, still: SyncClient, phase: str
 
 def test_time_out(job: Run) -> None:
     done = job("submit", "-f", "-", "--wait", "--timeout", "0.3", stdin=manifest("train"))
-    assert done.code == ExitCode.NOT_ENDED == EXIT_NOT_ENDED
+    assert done.code == ExitCode.NOT_ENDED
     assert "not ended within 0.3 s, its phase is Waiting; it goes on" in done.err
+
+
+def test_time_out_says_what_it_waits_for(job: Run, still: SyncClient) -> None:
+    job("submit", "-f", "-", stdin=manifest("train"))
+    report(still, "train", phase="Running", reason="AppImageNotFound", message="task a waits: there is no AppImage x")
+    done = job("watch", "train", "--timeout", "0.3")
+    assert done.code == ExitCode.NOT_ENDED
+    assert "its phase is Running (AppImageNotFound: task a waits: there is no AppImage x); it goes on" in done.err
+
+
+def test_waiting_for_a_suspension_ends_with_it(job: Run, still: SyncClient) -> None:
+    job("submit", "-f", "-", stdin=manifest("train"))
+    report(still, "train", phase="Running")
+    following = threading.Timer(0.3, report, (still, "train"), {"phase": "Suspended", "reason": "Suspended"})
+    following.start()
+    done = job("suspend", "train", "--wait", "--timeout", "60")
+    following.join()
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[-1].split()[1:] == ["KusciaJob", "cross-domain/train", "Suspended"]
+
+
+def test_a_warning_is_said_once(job: Run) -> None:
+    done = job("submit", "-f", "-", stdin=manifest("train", maxParalelism=2))
+    assert done.code == 0, done.err
+    assert done.err.count("maxParalelism") == 1
 
 
 def test_the_client_and_the_program_have_the_same_codes() -> None:

@@ -114,6 +114,40 @@ def test_changes_are_said_once() -> None:
     ]
 
 
+def test_a_task_that_waits_for_something_missing_is_news() -> None:
+    entry = {"alias": "first", "phase": "Waiting", "reason": "AppImageNotFound", "message": "there is no AppImage x; create it"}
+    tree = build_tree(kuscia_job(phase="Running", status={"tasks": [entry]}))
+    assert list(change_lines(None, tree))[1:] == ["  first Waiting AppImageNotFound: there is no AppImage x; create it"]
+    assert list(change_lines(tree, tree)) == []
+
+
+def test_what_a_task_waits_for_is_said_once() -> None:
+    short = "CPUInsufficient: cpu: wants 6, n1 has 2, 4 short"
+    pods = {
+        f"{party}/p-0": {
+            "podName": "p-0",
+            "namespace": party,
+            "podPhase": "Pending",
+            "reason": "CPUInsufficient",
+            "message": short,
+        }
+        for party in ("alice", "bob")
+    }
+    parties = [
+        {"domainID": "alice", "phase": "Pending", "message": f"pod alice/p-0: {short}"},
+        {"domainID": "bob", "phase": "Pending", "message": "something else"},
+    ]
+    waiting = task("first", phase="Pending", reason="CPUInsufficient", message=short, podStatuses=pods, partyTaskStatus=parties)
+    lines = tree_lines(build_tree(kuscia_job(phase="Running"), [waiting]), NOW)
+    assert lines[1:6] == [
+        f"├─ first  Pending  {short}",
+        "│  ├─ alice  Pending",
+        "│  │  └─ p-0  Pending",
+        "│  └─ bob  Pending  something else",
+        "│     └─ p-0  Pending",
+    ]
+
+
 def test_while_a_job_waits_its_reason_is_news() -> None:
     waiting = build_tree(own_job(phase="Queued", status={"reason": "CPUInsufficient", "message": "2 short"}))
     assert list(change_lines(build_tree(own_job(phase="Queued", status={"reason": "Queued"})), waiting)) == [

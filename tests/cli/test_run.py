@@ -209,6 +209,7 @@ def test_nothing_is_stored_by_a_dry_run(muster: Run) -> None:
         pytest.param(("run", "--env", "A", "--", "x"), 2, "--env 'A'", id="env"),
         pytest.param(("run", "--deadline", "soon", "--", "x"), 2, "--deadline 'soon'", id="deadline"),
         pytest.param(("run", "--bandwidth", "9 pigeons", "--", "x"), 1, "spec.roles[0].resources.requests", id="bandwidth"),
+        pytest.param(("run", "--bandwidth", "10", "--", "x"), 2, "10Mbps", id="bandwidth without a unit"),
         pytest.param(("run", "--name", "Bad_Name", "--", "x"), 1, "metadata.name", id="name"),
     ],
 )

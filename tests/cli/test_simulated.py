@@ -38,6 +38,7 @@ class TestCommandLine:
         labels = [machine.labels for machine in found.machines()]
         assert labels[0] == {"muster.dev/simulated": "true", "kuscia.secretflow/namespace": "alice", "domain": "alice"}
         assert labels[-1] == {"muster.dev/simulated": "true"}
+        assert [len(machine.taints) for machine in found.machines()] == [1, 1, 1, 0], "a party's nodes are for its own work"
         assert found.said() == "4 simulated nodes (alice 2, bob 1, default 1)"
 
     def test_capacity(self) -> None:

@@ -50,6 +50,29 @@ def test_a_version_that_cant_be_read_counts_as_none(version: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("version", "answered", "following"),
+    [
+        pytest.param("123456789012", 0, "123456789013", id="as long as the controller reads"),
+        pytest.param("x", 6, "7", id="past the last one that was answered"),
+        pytest.param("3", 6, "7", id="a lower one would be passed over in silence"),
+    ],
+)
+def test_the_next_version_is_one_that_the_controller_takes_for_new(version: str, answered: int, following: str) -> None:
+    raw = kuscia_job(phase="Running", metadata=staged("Start", version), status={"stageVersion": answered, "stage": "Start"})
+    patch = command_patch(raw, Command.STOP)
+    assert patch is not None
+    assert patch["metadata"]["labels"][VERSION] == following
+
+
+def test_a_command_that_was_refused_may_be_given_again() -> None:
+    refused = {"type": "JobStageAccepted", "status": "False", "message": "Suspend is possible in the phases Running"}
+    status = {"stage": "Suspend", "stageVersion": 4, "conditions": [refused]}
+    patch = command_patch(kuscia_job(phase="Running", metadata=staged("Suspend"), status=status), Command.SUSPEND)
+    assert patch is not None
+    assert patch["metadata"]["labels"][VERSION] == "5"
+
+
+@pytest.mark.parametrize(
     ("command", "state", "phase", "wanted"),
     [
         (Command.STOP, "", "Running", "Stopped"),

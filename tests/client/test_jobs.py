@@ -87,6 +87,31 @@ class TestSubmit:
         with pytest.raises(AlreadyExists):
             await jobs.submit([manifest(), image])
 
+    @pytest.mark.parametrize(
+        ("name", "change", "refusal"),
+        [
+            pytest.param("bad", {"maxParallelism": 1000}, Invalid, id="wrong"),
+            pytest.param("taken", {}, AlreadyExists, id="name taken"),
+        ],
+    )
+    async def test_a_wrong_job_leaves_what_it_refers_to_as_it_was(
+        self, jobs: Jobs, client: ApiClient, name: str, change: Raw, refusal: type[Exception]
+    ) -> None:
+        def image(tag: str) -> Raw:
+            template = {"name": "a", "spec": {"containers": [{"name": "c", "command": ["x"]}]}}
+            return {
+                "apiVersion": "kuscia.secretflow/v1alpha1",
+                "kind": "AppImage",
+                "metadata": {"name": "kept"},
+                "spec": {"image": {"name": "x", "tag": tag}, "deployTemplates": [template]},
+            }
+
+        await jobs.submit([manifest("taken"), image("1")])
+        with pytest.raises(refusal):
+            await jobs.submit([image("2"), manifest(name, **change)])
+        kept = await client.get(await client.resource("kuscia.secretflow", "AppImage"), "kept")
+        assert kept["spec"]["image"]["tag"] == "1"
+
     async def test_one_wrong_job_and_none_is_created(self, jobs: Jobs) -> None:
         with pytest.raises(Invalid, match="maxParallelism"):
             await jobs.submit([manifest("good"), manifest("bad", maxParallelism=1000)])

@@ -12,6 +12,7 @@ from muster.controllers.actions import Action, Create, Delete, Emit, Patch, Patc
 from muster.controllers.domain_plan import Situation, plan
 from muster.controllers.domain_status import NODES_MAX, NodeView, node_entries, node_entry, quota_status, used_of
 from muster.engine.facts import PodFacts, QuotaFacts
+from muster.objects.kinds.kuscia_base import GROUP
 from muster.objects.labels import KusciaLabel, Muster
 from muster.objects.status import Raw
 from muster.objects.time import format_time
@@ -183,9 +184,9 @@ def test_least_privilege(role: str) -> None:
     assert not any("*" in (group, resource, verb) for group, resource, verb in granted)
     assert not any(resource in ("secrets", "nodes", "roles", "rolebindings", "domains") for _, resource, _ in granted)
     assert ("", "pods", "create") not in granted
-    assert (objects.GROUP, "kusciajobs", "create") not in granted
+    assert (GROUP, "kusciajobs", "create") not in granted
     if role == "partner":
-        assert {group for group, _, _ in granted} == {objects.GROUP}, "a partner sees nothing of pods and configuration"
+        assert {group for group, _, _ in granted} == {GROUP}, "a partner sees nothing of pods and configuration"
 
 
 def test_a_partner_may_do_less_than_an_own_party() -> None:

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from tests.controllers.tasks import group, party
 
 from muster.controllers.actions import Create, Delete, Patch
-from muster.controllers.interconn import TaskSides, plan_job, plan_task
+from muster.controllers.interconn import TaskSides, plan_task
 from muster.controllers.interconn_host import Partner, PartnerSpec, master_of
 from muster.controllers.interconn_host import plan_job as plan_host_job
 from muster.controllers.interconn_host import plan_task as plan_host_task
+from muster.controllers.interconn_jobs import plan_job
 from muster.controllers.interconn_parts import asked_back, entry_of, host_step, member_step
 from muster.controllers.kuscia_job_tasks import Facts
 from muster.controllers.task_reservation_parts import advance, new_resource
@@ -306,13 +307,89 @@ def test_the_member_votes() -> None:
     assert entry_of(remote.patch["status"], party_view) == entry
 
 
-def test_what_failed_at_the_host_is_stopped_here() -> None:
+@pytest.mark.parametrize(("phase", "code"), [("Failed", "Stopped"), ("Succeeded", "Succeeded")])
+def test_what_ended_at_the_host_ends_here(phase: str, code: str) -> None:
     summary = summary_of()
-    summary["status"]["phase"] = "Failed"
+    summary["status"]["phase"] = phase
     [action] = plan_task(TaskSides(summary=summary, task=task(phase="Running"))).here
     assert isinstance(action, Patch)
-    assert action.patch == {"metadata": {"annotations": {Muster.STOP: "Stopped"}}}
+    assert action.patch == {"metadata": {"annotations": {Muster.STOP: code}}}
     assert not plan_task(TaskSides(summary=summary, task=task(phase="Failed"))).here
+
+
+def test_why_a_part_failed_is_told_even_if_nothing_of_it_is_left() -> None:
+    said = {"domainID": "bob", "phase": "Failed", "reason": "Preempted", "message": "for more important work"}
+    both = plan_task(TaskSides(summary=summary_of(), task=task(phase="Failed", partyTaskStatus=[said])))
+    [remote] = both.host
+    assert isinstance(remote, Patch)
+    assert remote.patch == {"status": {"partyTaskStatus": [said]}}
+
+
+def test_what_a_part_waits_for_before_anything_is_made_is_told() -> None:
+    waits = task(phase="Pending", reason="AppImageNotFound", message="there is no AppImage app")
+    [remote] = plan_task(TaskSides(summary=summary_of(), task=waits)).host
+    assert isinstance(remote, Patch)
+    [said] = remote.patch["status"]["partyTaskStatus"]
+    assert (said["domainID"], said["phase"], said["reason"]) == ("bob", "Pending", "AppImageNotFound")
+
+
+def voted() -> Raw:
+    """A summary in which the initiator counts on the member."""
+    summary = summary_of("Schedulable")
+    summary["status"]["resourceStatus"]["bob"][0]["memberTaskResourceName"] = "tr-1"
+    return summary
+
+
+def test_a_task_is_made_once_for_an_attempt() -> None:
+    both = plan_task(TaskSides(summary=voted(), job=local_job(), facts=FACTS))
+    assert not both.here, "the initiator's pods may run by now: beginning again is for it to decide"
+    [remote] = both.host
+    assert isinstance(remote, Patch)
+    [said] = remote.patch["status"]["partyTaskStatus"]
+    assert (said["domainID"], said["phase"], said["reason"]) == ("bob", "Failed", "EvictedByAdmin")
+    assert [(target.kind, target.name) for target in both.absent] == [("KusciaTask", "t")], "the store is asked first"
+    summary = voted()
+    summary["status"]["partyTaskStatus"] = [said]
+    after = plan_task(TaskSides(summary=summary, job=local_job(), facts=FACTS))
+    assert not after.here
+    assert not after.host
+
+
+def test_a_member_that_joins_late_had_promised_nothing() -> None:
+    """Its party is not needed: the others have begun."""
+    [action] = plan_task(TaskSides(summary=summary_of("Schedulable"), job=local_job(), facts=FACTS)).here
+    assert isinstance(action, Create)
+
+
+def test_what_was_reserved_for_the_last_attempt_is_no_vote_for_this_one() -> None:
+    made = member_group()
+    made["metadata"]["annotations"][Muster.SUMMARY_UID] = "another"
+    both = plan_task(TaskSides(summary=summary_of(), group=made, resources=[resource(made, "bob", "Reserved")]))
+    assert not both.here
+    assert not both.host
+
+
+def test_while_the_last_attempt_ends_the_host_is_told() -> None:
+    old = task(phase="Failed")
+    old["metadata"] |= {"annotations": {Muster.SUMMARY_UID: "another"}, "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    both = plan_task(TaskSides(summary=summary_of(), task=old))
+    assert not both.here, "it is on its way"
+    [remote] = both.host
+    assert isinstance(remote, Patch)
+    [said] = remote.patch["status"]["partyTaskStatus"]
+    assert (said["phase"], said["message"]) == ("Pending", "the last attempt ends")
+
+
+@pytest.mark.parametrize("has_voted", [True, False], ids=["after its vote", "before"])
+def test_a_summary_that_was_deleted_is_made_again_and_says_what_that_means(has_voted: bool) -> None:
+    made = host_group()
+    theirs = resource(made, "bob", "Schedulable")
+    if has_voted:
+        theirs["status"]["conditions"].append({"type": "Reserved", "status": "True"})
+    [action] = plan_host_task(made, [theirs], {}, {"bob": PARTNER}, phase="Running", now=NOW).actions
+    assert isinstance(action, Create)
+    said = [(one["domainID"], one["phase"], one["reason"]) for one in action.object["status"].get("partyTaskStatus", [])]
+    assert said == ([("bob", "Failed", "EvictedByAdmin")] if has_voted else [])
 
 
 @pytest.mark.parametrize("replaced", [True, False], ids=["replaced by another attempt", "gone"])
@@ -407,6 +484,62 @@ def test_approvals_go_from_the_member_to_the_job() -> None:
     assert [action.status for action in actions] == [  # type: ignore[union-attr]
         {"approveStatus": {"bob": "JobAccepted"}, "stageStatus": {"bob": "JobCreateStageSucceeded"}}
     ]
+
+
+def copy_of(mirror: Raw, summary: Raw, **status: Any) -> Raw:
+    """The member's KusciaJob, as it is made."""
+    [made] = plan_job(mirror, summary, None, {"alice": PARTNER, "bob": OWN}).here
+    assert isinstance(made, Create)
+    job: Raw = copy_json(made.object)
+    job["metadata"] |= {"uid": "copy", "resourceVersion": "8"}
+    return {**job, "status": status}
+
+
+def test_the_phase_goes_from_the_host_to_the_member() -> None:
+    domains = {"alice": PARTNER, "bob": OWN}
+    mirror, summary = copies_of(host_job(phase="Running"))
+    job = copy_of(mirror, summary)
+    failed = host_job(phase="Failed", reason="OOMKilled")
+    [told] = plan_host_job("j", failed, [mirror], [summary], {"alice": OWN, "bob": PARTNER}).actions
+    assert isinstance(told, Patch)
+    assert told.patch == {"status": {"phase": "Failed", "reason": "OOMKilled"}}
+    summary["status"] |= told.patch["status"]
+    [here] = plan_job(mirror, summary, job, domains).here
+    assert isinstance(here, Patch)
+    assert here.target.resource_version == "8"
+    assert here.patch["metadata"]["annotations"] == {Muster.HOST_PHASE: "Failed", Muster.HOST_REASON: "OOMKilled"}
+
+
+def test_a_job_that_failed_at_the_host_did_not_fail_to_be_taken_up_here() -> None:
+    mirror, summary = copies_of(host_job(phase="Running"))
+    job = copy_of(mirror, summary, phase="Failed", approveStatus={"bob": "JobAccepted"})
+    job["metadata"]["annotations"][Muster.HOST_PHASE] = "Failed"
+    [remote] = plan_job(mirror, summary, job, {"alice": PARTNER, "bob": OWN}).host
+    assert isinstance(remote, Patch)
+    assert remote.patch["status"]["stageStatus"] == {"bob": "JobCreateStageSucceeded"}
+
+
+def test_a_command_goes_from_the_member_to_the_job() -> None:
+    mirror, summary = copies_of(host_job(phase="Running"))
+    job = copy_of(mirror, summary)
+    labels = {KusciaLabel.JOB_STAGE: "Cancel", KusciaLabel.JOB_STAGE_TRIGGER: "bob", KusciaLabel.JOB_STAGE_VERSION: "1"}
+    job["metadata"]["labels"] |= labels
+    both = plan_job(mirror, summary, job, {"alice": PARTNER, "bob": OWN})
+    assert all("labels" not in action.patch["metadata"] for action in both.here if isinstance(action, Patch))
+    [remote] = both.host
+    assert isinstance(remote, Patch)
+    summary = apply_merge_patch(summary, remote.patch)
+    assert summary["spec"] == {"stage": "Cancel", "stageTrigger": "bob"}
+    [taken] = plan_host_job("j", host_job(phase="Running"), [mirror], [summary], {"alice": OWN, "bob": PARTNER}).actions
+    assert isinstance(taken, Patch)
+    assert (taken.target.kind, taken.target.resource_version) == ("KusciaJob", "3")
+    assert taken.patch == {"metadata": {"labels": labels}}
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed", "Cancelled"])
+def test_a_job_that_is_over_and_was_cleaned_up_here_does_not_come_back(phase: str) -> None:
+    mirror, summary = copies_of(host_job(phase=phase))
+    assert not plan_job(mirror, summary, None, {"alice": PARTNER, "bob": OWN}).here
 
 
 @pytest.mark.parametrize("domains", [{"alice": OWN, "bob": OWN}, {"bob": OWN}], ids=["ours", "unknown"])

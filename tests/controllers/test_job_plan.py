@@ -10,7 +10,8 @@ import pytest
 from muster.controllers.actions import Action, Create, Delete, Emit, PatchStatus, Together
 from muster.controllers.job import situation
 from muster.controllers.job_plan import CREATES_MAX, Present, plan
-from muster.controllers.job_pod_facts import PodView, facts_of
+from muster.controllers.job_pod_facts import facts_of
+from muster.controllers.pod_views import PodView
 from muster.controllers.runtime import Plan
 from muster.objects.job_pods import JobPods
 from muster.objects.patch.merge import apply_merge_patch as merge_patch

@@ -10,9 +10,9 @@ import pytest
 from tests.controllers.deployments import app_image, deployment, party
 
 from muster.controllers.actions import Action, Create, Delete, Emit, Patch, PatchStatus, Together
-from muster.controllers.kuscia_deployment_plan import DeploymentState, plan
-from muster.controllers.kuscia_task_parts import Party
+from muster.controllers.kuscia_deployment_plan import DeploymentState, plan, refuse
 from muster.controllers.kuscia_task_pods import TaskPod
+from muster.controllers.parties import Party
 from muster.objects.labels import KusciaAnnotation, KusciaLabel, Muster
 from muster.objects.status import Raw
 from muster.objects.time import format_time
@@ -353,3 +353,20 @@ def test_the_end_takes_everything_and_then_lets_go() -> None:
     assert release.patch == {"metadata": {"finalizers": []}}
     made.raw["metadata"]["finalizers"] = ["other/one"]
     assert not plan(state_of(made.raw)).actions
+
+
+@pytest.mark.parametrize(
+    ("is_final", "phase", "reason"),
+    [
+        pytest.param(True, "Failed", "ManifestInvalid", id="wrong"),
+        pytest.param(False, "Progressing", "CreationRefused", id="a quota, for now"),
+    ],
+)
+def test_what_the_server_refuses_is_in_the_status(is_final: bool, phase: str, reason: str) -> None:
+    refused = refuse(state_of(stored(deployment(party("alice", 1)))), "no room for Pod x", is_final=is_final)
+    status = status_of(refused.actions)
+    assert (status["phase"], status["reason"]) == (phase, reason)
+    assert "no room for Pod x" in status["message"]
+    assert refused.requeue_after_s
+    again = stored({**deployment(party("alice", 1)), "status": {k: v for k, v in status.items() if v is not None}})
+    assert not refuse(state_of(again), "no room for Pod x", is_final=is_final).actions, "said once"

@@ -6,6 +6,7 @@ import pytest
 from tests.controllers.kuscia_jobs import FACTS, PARTNER, JobStore, job, running, stage, task
 
 from muster.controllers.kuscia_job_tasks import Facts
+from muster.objects.job_stages import ALLOWED
 from muster.objects.labels import KusciaLabel, Muster
 
 
@@ -44,6 +45,10 @@ TABLE: dict[str, dict[str, str]] = {
 FOLLOWED = {"Create": OPEN, "Start": OPEN} | {word: list(table) for word, table in TABLE.items() if table}
 _GOES_ON = {"": "Running"}
 """What becomes of a job that nobody commands."""
+
+
+def test_the_table_has_every_command() -> None:
+    assert set(TABLE) == set(ALLOWED)
 
 
 @pytest.mark.parametrize("phase", ALL, ids=lambda phase: phase or "new")

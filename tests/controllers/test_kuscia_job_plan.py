@@ -281,6 +281,55 @@ def test_where_a_partner_is_the_initiator_only_the_own_parties_answer(asks: bool
     assert (store.record("a")["taskID"], store.record("a")["phase"]) == ("theirs", "Running"), "shown as it comes"
 
 
+@pytest.mark.parametrize(
+    ("said", "approval", "phase"),
+    [
+        pytest.param("", "JobAccepted", "Pending", id="nothing is known yet"),
+        pytest.param("AwaitingApproval", "JobAccepted", "Pending", id="others are asked"),
+        pytest.param("Running", "JobAccepted", "Running", id="runs"),
+        pytest.param("Suspended", "JobAccepted", "Suspended", id="is suspended"),
+        pytest.param("Failed", "JobAccepted", "Failed", id="failed"),
+        pytest.param("Running", None, "AwaitingApproval", id="not before it was accepted here"),
+        pytest.param("Cancelled", None, "Cancelled", id="nobody need answer any more"),
+        pytest.param("Running", "JobRejected", "ApprovalReject", id="rejected here"),
+    ],
+)
+def test_where_a_partner_is_the_initiator_its_phase_is_followed(said: str, approval: str | None, phase: str) -> None:
+    made = job(task("a", parties=["alice", "bob"]))
+    made["metadata"]["annotations"] = {
+        KusciaAnnotation.SELF_CLUSTER_AS_INITIATOR: "false",
+        Muster.HOST_PHASE: said,
+        Muster.HOST_REASON: "Because",
+    }
+    store = JobStore(made, Facts(parties={"alice": True, "bob": False}, images=FACTS.images, workload_approval=True))
+    if approval is not None:
+        store.approve("bob", approval)
+    store.settle()
+    assert store.phase == phase
+    assert not store.tasks
+    if phase == said:
+        assert store.status["reason"] == "Because"
+    store.job["metadata"]["annotations"][Muster.HOST_PHASE] = "Running"
+    store.settle()
+    assert store.phase == {"JobAccepted": "Running", "JobRejected": "ApprovalReject", None: "AwaitingApproval"}[approval]
+
+
+@pytest.mark.parametrize("parties", [{"bob": False}, {"alice": False, "bob": False}], ids=["gone", "no partner any more"])
+def test_a_job_whose_initiator_is_gone_ends_and_starts_nothing(parties: dict[str, bool]) -> None:
+    made = job(task("a", parties=["alice", "bob"]))
+    made["metadata"]["annotations"] = {KusciaAnnotation.SELF_CLUSTER_AS_INITIATOR: "false"}
+    store = JobStore(made, Facts(parties=parties, images=FACTS.images))
+    store.tasks["theirs"] = {
+        "metadata": {"name": "theirs", "uid": "u", "annotations": {KusciaAnnotation.TASK_ALIAS: "a"}},
+        "status": {"phase": "Running"},
+    }
+    store.settle()
+    assert (store.phase, store.status["reason"]) == ("Failed", "PartyUnknown")
+    assert "alice" in store.status["message"]
+    assert list(store.tasks) == ["theirs"]
+    assert store.tasks["theirs"]["metadata"]["annotations"][Muster.STOP] == "Stopped"
+
+
 # -- running ----------------------------------------------------------------------------------------------------------------
 
 

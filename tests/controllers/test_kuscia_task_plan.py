@@ -11,11 +11,12 @@ from tests.controllers.kuscia_tasks import app_image, container, party, task, te
 
 from muster.controllers.actions import Create, Delete, Patch, PatchStatus, Target, Together
 from muster.controllers.kuscia_task_end import TaskPlan
-from muster.controllers.kuscia_task_parts import Party, TaskState, group_of, objects_of
+from muster.controllers.kuscia_task_parts import TaskState, group_of, objects_of
 from muster.controllers.kuscia_task_plan import kits_of, plan, refuse
 from muster.controllers.kuscia_task_pods import TaskPod
+from muster.controllers.parties import Party
 from muster.controllers.task_reservation_parts import task_resource_name
-from muster.objects.kinds.kuscia_tasks import KusciaTask, PartyTaskStatus, TaskResourceGroup
+from muster.objects.kinds.kuscia_tasks import KusciaTask, TaskResourceGroup
 from muster.objects.labels import Muster
 from muster.objects.status import Raw
 from muster.objects.time import format_time
@@ -352,6 +353,30 @@ def test_a_deleted_group_means_that_the_task_had_to_give_way() -> None:
     assert status["retryTime"]
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        pytest.param({"parties": []}, "spec.minReservedMembers is 2, and it has 0 parties", id="no parties"),
+        pytest.param({"parties": [], "minReservedMembers": 0}, "it has 0 parties", id="nothing at all"),
+        pytest.param({"minReservedMembers": 3}, "spec.minReservedMembers is 3, and it has 2 parties", id="too many members"),
+        pytest.param(
+            {"parties": [{"domainID": "alice", "minReservedPods": 1}, {"domainID": "bob", "pods": [{"name": "t1-guest-0"}]}]},
+            "minReservedPods of party alice is 1, and it has 0 pods",
+            id="no pods",
+        ),
+    ],
+)
+def test_a_group_that_was_changed_by_hand_is_made_anew(change: Raw, words: str) -> None:
+    state = created("Running")
+    assert state.group is not None
+    group = {**state.group, "spec": {**state.group["spec"], **change}}
+    view = view_of(TaskResourceGroup, group)
+    status = written(plan(msgspec.structs.replace(state, group=group, group_view=view)))
+    assert status["preemptions"] == 1
+    assert status["retryTime"]
+    assert words in status["message"]
+
+
 def test_a_pod_that_is_not_seen_is_looked_for_before_it_is_given_up() -> None:
     state = created("Running")
     decided = plan(msgspec.structs.replace(state, pods=state.pods[:1]))
@@ -468,17 +493,6 @@ def test_the_server_refuses() -> None:
     for_now = refuse(allocated(), "exceeded quota", is_final=False)
     assert written(for_now)["reason"] == "CreationRefused"
     assert for_now.requeue_after_s is not None
-
-
-def test_a_partner_that_failed_is_not_started_again_from_here() -> None:
-    state = state_of(task("t1", party("alice", "host"), party("carol", "guest"), retry={"limit": 3}))
-    state = applied(state, plan(state))
-    state = with_pods(with_resources(with_group(state)), "Running")
-    state = applied(state, plan(state))
-    said = {("carol", "guest"): PartyTaskStatus(domain_id="carol", role="guest", phase="Failed", message="no memory")}
-    status = written(plan(msgspec.structs.replace(state, partners=said)))
-    assert (status["phase"], status["reason"], status["message"]) == ("Failed", "PartyFailed", "party carol: no memory")
-    assert {one["domainID"]: one["phase"] for one in status["partyTaskStatus"]} == {"alice": "Failed", "carol": "Failed"}
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Running", "Failed", "Succeeded"])

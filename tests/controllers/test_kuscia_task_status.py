@@ -82,6 +82,7 @@ MARKED = [condition("DisruptionTarget", reason="PreemptionByScheduler", message=
         pytest.param(pod(phase="Running", conditions=MARKED), "running", "", id="only marked"),
         pytest.param(pod(phase="Failed", conditions=MARKED, exit_code=143), "lost", "Preempted", id="preempted, and ended"),
         pytest.param(pod(phase="Failed", reason="Evicted", exit_code=143), "lost", "EvictedByAdmin", id="evicted by its node"),
+        pytest.param(pod(phase="Failed", reason="OutOfcpu"), "lost", "EvictedByAdmin", id="its node had no room after all"),
         pytest.param(pod(phase="Failed", reason="NodeRestarted"), "lost", "EvictedByAdmin", id="its machine was switched off"),
         pytest.param(
             pod(node="", conditions=[condition("PodScheduled", "False", "BandwidthInsufficient", "short by 1Gbps")]),
@@ -190,13 +191,13 @@ P, R, S, F = "Pending", "Running", "Succeeded", "Failed"
         pytest.param(group(3, alice_least=2), [*alice(F, R, R), *bob(R)], "running", [R, R], id="two pods are enough"),
         pytest.param(group(3, alice_least=2), [*alice(F, F, R), *bob(R)], "failed", [F, R], id="one pod is not enough"),
         pytest.param(group(3, alice_least=2), [*alice(S, S, R), *bob(S)], "succeeded", [S, S], id="two pods were enough"),
-        pytest.param(group(), [GONE, *bob(R)], "lost", [P, R], id="a pod is being deleted"),
-        pytest.param(group(), bob(R), "lost", [P, R], id="a pod is gone"),
+        pytest.param(group(), [GONE, *bob(R)], "lost", [F, R], id="a pod is being deleted"),
+        pytest.param(group(), bob(R), "lost", [F, R], id="a pod is gone"),
         pytest.param(
             group(2, alice_least=1), [GONE, alice(P, R)[1], *bob(R)], "running", [R, R], id="a lost pod is not needed"
         ),
-        pytest.param(group(), [GONE, *bob(F)], "lost", [P, F], id="what fails beside a loss is its consequence"),
-        pytest.param(group(least=1), [GONE, *bob(R)], "running", [P, R], id="a lost party is not needed"),
+        pytest.param(group(), [GONE, *bob(F)], "lost", [F, F], id="what fails beside a loss is its consequence"),
+        pytest.param(group(least=1), [GONE, *bob(R)], "running", [F, R], id="a lost party is not needed"),
     ],
 )
 def test_outcomes(of: TaskResourceGroup, pods: list[TaskPod], outcome: str, phases: list[str]) -> None:
@@ -206,20 +207,36 @@ def test_outcomes(of: TaskResourceGroup, pods: list[TaskPod], outcome: str, phas
 
 
 @pytest.mark.parametrize(
-    ("said", "outcome"),
+    ("said", "reason", "outcome"),
     [
-        pytest.param(None, "running", id="says nothing yet"),
-        pytest.param("Running", "running", id="runs"),
-        pytest.param("Succeeded", "succeeded", id="has succeeded"),
-        pytest.param("Failed", "failed", id="has failed"),
+        pytest.param(None, "", "running", id="says nothing yet"),
+        pytest.param("Running", "", "running", id="runs"),
+        pytest.param("Succeeded", "", "succeeded", id="has succeeded"),
+        pytest.param("Failed", "", "failed", id="has failed"),
+        pytest.param("Failed", "OOMKilled", "failed", id="has failed and says why"),
+        pytest.param("Failed", "Preempted", "lost", id="was preempted"),
+        pytest.param("Failed", "EvictedByAdmin", "lost", id="was evicted"),
     ],
 )
-def test_a_partner_counts_as_it_says(said: Any, outcome: str) -> None:
-    partners = {("bob", "guest"): PartyTaskStatus(domain_id="bob", role="guest", phase=said, message="why")} if said else {}
-    found = evaluate(group(partner=True), alice(S), {}, partners, NOW)
+def test_a_partner_counts_as_it_says(said: Any, reason: str, outcome: str) -> None:
+    told = PartyTaskStatus(domain_id="bob", role="guest", phase=said or "", reason=reason, message="why")
+    found = evaluate(group(partner=True), alice(S), {}, {("bob", "guest"): told} if said else {}, NOW)
     assert found.outcome == outcome
-    if outcome == "failed":
-        assert (found.reason, found.message) == ("PartyFailed", "party bob: why")
+    if said == "Failed":
+        assert (found.reason, found.message) == (reason or "PartyFailed", "party bob: why")
+        assert found.parties[1]["reason"] == found.reason
+
+
+def test_a_failure_beside_a_partners_loss_is_its_consequence() -> None:
+    told = PartyTaskStatus(domain_id="bob", role="guest", phase="Failed", reason="Preempted", message="why")
+    found = evaluate(group(partner=True), alice(F), {}, {("bob", "guest"): told}, NOW)
+    assert (found.outcome, found.reason) == ("lost", "Preempted")
+
+
+def test_what_a_partner_waits_for_is_what_the_task_waits_for() -> None:
+    told = PartyTaskStatus(domain_id="bob", role="guest", phase="Pending", reason="AppImageNotFound", message="no image")
+    found = evaluate(group(partner=True), alice(P), {}, {("bob", "guest"): told}, NOW)
+    assert (found.outcome, found.reason, found.message) == ("pending", "AppImageNotFound", "party bob: no image")
 
 
 @pytest.mark.parametrize(("kept", "outcome"), [("Succeeded", "succeeded"), ("Failed", "failed"), ("Running", "lost")])

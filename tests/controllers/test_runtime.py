@@ -11,12 +11,12 @@ import pytest
 from tests.store.stores import config_map, memory_store
 
 from muster.controllers.actions import Create
-from muster.controllers.runtime import Caches, Context, Controller, Plan, Runner, Watch, controller_key, own_key
+from muster.controllers.runtime import ByName, Caches, Context, Controller, Plan, Runner, Watch, controller_key, own_key
 from muster.objects.meta import owner_reference
 from muster.objects.status import ServiceUnavailable
 from muster.sim.clock import current_loop, virtual
 from muster.store.backoff import Backoff
-from muster.store.cache import ObjectKey
+from muster.store.cache import Cache, Cached, ObjectKey
 from muster.store.contract import Store
 from muster.store.embedded import EmbeddedStore
 from muster.store.hub import InformerHub
@@ -284,3 +284,23 @@ async def test_key_functions() -> None:
 def test_a_controller_must_say_how_to_decide() -> None:
     with pytest.raises(TypeError, match="abstract"):
         Controller()  # type: ignore[abstract]
+
+
+@pytest.mark.parametrize("is_leaving_shown", [True, False])
+def test_objects_by_name_are_read_as_they_are_asked_for(is_leaving_shown: bool) -> None:
+    cache, read = Cache(), []
+    for name, meta in (("a", {}), ("b", {"deletionTimestamp": "2026-01-01T00:00:00Z"})):
+        cache.put(Cached("Domain", {"metadata": {"name": name, **meta}}, "1", "bytes", []))
+
+    def note(one: Cached) -> str:
+        read.append(one.key.name)
+        return one.key.name.upper()
+
+    found = ByName(cache, note, is_leaving_shown=is_leaving_shown)
+    assert read == []
+    assert found["a"] == "A"
+    assert read == ["a"]
+    assert list(found) == (["a", "b"] if is_leaving_shown else ["a"])
+    assert len(found) == len(list(found))
+    assert found.get("b") == ("B" if is_leaving_shown else None)
+    assert "c" not in found

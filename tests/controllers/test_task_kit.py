@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.controllers.kuscia_tasks import app_image, container, party, template
 
+from muster.controllers.parties import Party
 from muster.controllers.task_kit import (
     KitError,
     PartyKit,
@@ -24,7 +27,7 @@ from muster.controllers.task_kit import (
     pod_name,
     service_name,
 )
-from muster.controllers.task_kit_objects import ENV_BYTES_MAX, config_files, pod_selector, pod_template, service
+from muster.controllers.task_kit_objects import ENV_BYTES_MAX, config_files, pod_selector, pod_template, service, variables
 from muster.objects.catalog import CATALOG
 from muster.objects.names import validate_dns1035_label
 from muster.objects.status import Raw
@@ -70,7 +73,7 @@ NUMBERS = {
 
 def kits(*parties: Raw, image: Raw = IMAGE, partners: tuple[str, ...] = ()) -> list[PartyKit]:
     listed = list(parties or (party("alice", "host"), party("bob", "guest")))
-    return party_kits(WORK, listed, lambda _name: image, lambda domain: domain not in partners)
+    return party_kits(WORK, listed, lambda _name: image, lambda domain: Party(is_partner=domain in partners))
 
 
 def test_cluster_define_is_right_for_every_pod() -> None:
@@ -448,6 +451,16 @@ def test_what_is_too_large_for_the_environment_stays_out_of_it() -> None:
     assert len(config_files(kits(image=image)[0], work, ports, "D")["task.conf"]) == ENV_BYTES_MAX + 1
 
 
+@pytest.mark.parametrize("kind", ["task", "deployment"])
+def test_every_variable_is_documented(kind: Any) -> None:
+    host, _ = kits()
+    work = msgspec.structs.replace(WORK, kind=kind)
+    page = (Path(__file__).parents[2] / "docs" / "app-images.md").read_text()
+    told = variables(host, work, {"spu": 1, "fed": 2, "metrics": 3}, "{}")
+    assert [name for name in told if f"`{name}`" not in page and not name.startswith("KUSCIA_PORT_")] == []
+    assert "`KUSCIA_PORT_SPU_NUMBER`" in page
+
+
 def test_a_deployment_has_its_own_variables() -> None:
     work = Work(kind="deployment", name="d", uid="u", initiator="alice", input_config="in")
     [kit, _] = kits()
@@ -502,16 +515,16 @@ def test_a_deployment_has_its_own_variables() -> None:
 )
 def test_what_is_wrong_is_named(parties: list[Raw], image: Raw, reason: str | None, words: str) -> None:
     if reason is None:
-        assert party_kits(WORK, parties, lambda _name: image, lambda _domain: True)
+        assert party_kits(WORK, parties, lambda _name: image, lambda _domain: Party())
         return
     with pytest.raises(KitError, match=words) as caught:
-        party_kits(WORK, parties, lambda _name: image, lambda _domain: True)
+        party_kits(WORK, parties, lambda _name: image, lambda _domain: Party())
     assert caught.value.reason == reason
 
 
 def test_an_image_that_is_missing_is_waited_for() -> None:
     with pytest.raises(KitError, match="no AppImage 'app'") as caught:
-        party_kits(WORK, [party("alice")], lambda _name: None, lambda _domain: True)
+        party_kits(WORK, [party("alice")], lambda _name: None, lambda _domain: Party())
     assert caught.value.is_waiting
 
 
@@ -549,7 +562,7 @@ def test_junk_is_refused_or_makes_a_pod(one: Any, other: Any) -> None:
     image = app_image("app", template())
     image["spec"]["deployTemplates"] = [one if isinstance(one, dict) else {"name": "x", "spec": {"containers": [other]}}]
     try:
-        made = party_kits(WORK, [party("alice", template=other)], lambda _name: image, lambda _domain: True)
+        made = party_kits(WORK, [party("alice", template=other)], lambda _name: image, lambda _domain: Party())
         for kit in made:
             ports = {port.name: 20_000 for port in kit.ports}
             pod_template(kit, WORK, ports, "D")

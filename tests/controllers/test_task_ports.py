@@ -124,16 +124,6 @@ def test_the_ledger_keeps_what_the_cache_does_not_show() -> None:
     assert len(ledger) == 0
 
 
-def test_what_was_never_in_the_cache_may_yet_come() -> None:
-    ledger = PortLedger()
-    ledger.give("a", allocate([party("alice", 8080)], "a", nobody), is_seen=False)
-    assert not ledger.drop_gone("a")
-    assert ledger.is_taken("alice", 8080, "b")
-    ledger.see("a")
-    assert ledger.drop_gone("a")
-    assert not ledger.is_taken("alice", 8080, "b")
-
-
 OPERATIONS = st.lists(
     st.tuples(st.sampled_from(["start", "start", "seen", "end"]), st.integers(0, 9), st.sampled_from(["alice", "bob"])),
     max_size=60,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ from muster.controllers.actions import Action, Create, Emit, Patch, PatchStatus
 from muster.controllers.manager import Manager
 from muster.controllers.runtime import Plan
 from muster.controllers.task_reservation import TaskReservation, plan, task_resource_name
-from muster.controllers.task_reservation_parts import TaskPod, advance, spread_s
+from muster.controllers.task_reservation_parts import ReservationPod, advance, spread_s
 from muster.objects.conditions import find_condition
 from muster.objects.labels import Muster
 from muster.objects.patch.merge import apply_merge_patch
@@ -38,7 +38,7 @@ class Table:
         self.group = copy_json(raw)
         self.group["metadata"] |= {"uid": "g1", "resourceVersion": "1", "creationTimestamp": format_time(NOW - age_s)}
         self.resources: dict[tuple[str, str], Raw] = {}
-        self.pods: list[TaskPod] = []
+        self.pods: list[ReservationPod] = []
         self.now = NOW
         self.version = 1
         self.history: list[str] = []
@@ -113,12 +113,10 @@ class Table:
                 raw["metadata"]["annotations"][Muster.WITHDRAW] = why
 
     def place(self, *domains: str) -> None:
-        self.pods = [
-            view_of(
-                TaskPod, {**raw, "spec": {**raw["spec"], "nodeName": "n" if raw["metadata"]["namespace"] in domains else ""}}
-            )
-            for raw in pods_of(self.group)
-        ]
+        self.pods = []
+        for raw in pods_of(self.group):
+            node = "n" if raw["metadata"]["namespace"] in domains else ""
+            self.pods.append(view_of(ReservationPod, {**raw, "spec": {**raw["spec"], "nodeName": node}}))
 
     def condition(self, type_: str) -> Raw:
         return find_condition(self.group["status"]["conditions"], type_) or {}
@@ -325,6 +323,38 @@ def test_only_who_says_so_waits_for_a_limited_time(seconds: int) -> None:
         assert table.condition("TaskResourceGroupExpired")["status"] == "True"
         assert "lifecycleSeconds" in table.condition("TaskResourceGroupFailed")["message"]
         assert table.phases() == {"alice": "Failed", "bob": "Failed"}
+
+
+@pytest.mark.parametrize("make", [local, initiator], ids=["one control plane", "with a partner"])
+def test_a_group_whose_task_has_ended_is_given_up(make: Callable[[], Table]) -> None:
+    """Otherwise the parties would go on reserving for it, try after try."""
+    table = make()
+    table.settle()
+    table.group["metadata"]["annotations"][Muster.STOP] = "KusciaJobStopped"
+    table.settle()
+    assert table.phase == "Failed"
+    assert set(table.phases().values()) == {"Failed"}
+    assert "KusciaJobStopped" in table.condition("TaskResourceGroupFailed")["message"]
+    assert table.plan().requeue_after_s is None
+
+
+def test_a_group_that_was_reserved_stays_so_when_its_task_ends() -> None:
+    table = initiator()
+    table.settle()
+    table.vote("alice", "bob")
+    table.settle()
+    table.group["metadata"]["annotations"][Muster.STOP] = "KusciaJobStopped"
+    assert table.plan().actions == []
+    assert table.phase == "Reserved"
+
+
+def test_a_member_gives_nothing_up_by_itself() -> None:
+    table = member()
+    table.settle()
+    before = table.phase
+    table.group["metadata"]["annotations"][Muster.STOP] = "Stopped"
+    table.settle()
+    assert table.phase == before
 
 
 def test_a_deleted_group_is_left_alone() -> None:

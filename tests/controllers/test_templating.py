@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.controllers.templating import RENDERED_BYTES_MAX, RenderError, render, render_all
+from muster.controllers.templating import COMPARED_MAX, RENDERED_BYTES_MAX, RenderError, render, render_all
 
 DEFINE = json.dumps(
     {
@@ -76,6 +76,17 @@ def test_what_would_not_fit_is_refused() -> None:
     half = "x" * (RENDERED_BYTES_MAX // 2)
     with pytest.raises(RenderError, match="more than"):
         render_all("app", {"a": "{{.V}}", "b": "{{.V}}{{.V}}"}, {"V": half})
+
+
+def test_queries_that_would_take_too_long_are_refused() -> None:
+    rows = json.dumps([{"a": index} for index in range(COMPARED_MAX // 10)])
+    assert rendered("{{{.V[a=x]}}}" * 10, V=rows) == ""
+    with pytest.raises(RenderError, match=r"AppImage app, configTemplates\[task.conf\]: the \[key=value\] steps .* more than"):
+        rendered("{{{.V[a=x]}}}" * 10_000, V=rows)
+
+
+def test_elements_are_found_by_plain_values_only() -> None:
+    assert rendered("{{{.V[a=1].b}}}", V='[{"a": [1]}, {"a": {"1": 1}}, {"a": 1, "b": "found"}]') == "found"
 
 
 def test_json_too_deep_to_read_is_empty() -> None:

@@ -396,6 +396,22 @@ def test_a_task_is_found_whatever_the_namespaces_of_its_pods(kind: str) -> None:
     assert found.state == "waiting"
 
 
+def test_a_service_is_found_whatever_the_namespaces_of_its_pods() -> None:
+    made = tasks_building.engine(cpu="1")
+    pods = [pod("s-0", namespace=party, cpu="2", labels={"kuscia.secretflow/kd-name": "s"}) for party in ("alice", "bob")]
+    made.step([ev.PodSeen(one) for one in pods], 1.0)
+    found = answers(made, Question(key="KusciaDeployment/cross-domain/s"))
+    assert [one.subject for one in found] == ["Pod/alice/s-0", "Pod/bob/s-0"]
+
+
+def test_what_waits_comes_before_what_is_placed() -> None:
+    made = tasks_building.engine(cpu="1")
+    pods = [pod(f"s-{i}", cpu=cpu, labels={"kuscia.secretflow/kd-name": "s"}) for i, cpu in enumerate(("1", "2"))]
+    made.step([ev.PodSeen(one) for one in pods], 1.0)
+    found = answers(made, Question(key="KusciaDeployment/cross-domain/s"))
+    assert [(one.subject, one.state) for one in found] == [("Pod/default/s-1", "waiting"), ("Pod/default/s-0", "placed")]
+
+
 def test_a_gang_is_found_although_it_is_joined_with_another() -> None:
     made = tasks_building.engine(cpu="1")
     settings = {"groups": '["default/a", "default/b"]'}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.objects.catalog import CATALOG
-from muster.objects.rules.app_images import app_image_problems
+from muster.objects.rules.app_images import PORTS_MAX, app_image_problems
 from muster.objects.status import Raw
 from muster.objects.validation import validate_object
 
@@ -226,6 +226,22 @@ def test_what_is_wrong_is_named(change: str, value: Any, field: str, words: str)
     found = {cause.field: cause.message for cause in validate_object(RESOURCE, image(**{change: value}))}
     assert words in found[field]
     assert len(found) <= 2, "one thing is wrong, and at most one that follows from it"
+
+
+def test_what_is_said_of_very_many_ports_stays_small() -> None:
+    ports = [{"name": f"p{index}"} for index in range(2_000)]
+    policy = {"ingresses": [{"from": {"roles": ["guest"]}, "ports": [{"port": "unknown"} for _ in ports]}]}
+    wrong = image(**{f"{CONTAINER}__ports": ports, "deployTemplates__0__networkPolicy": policy})
+    assert max(len(cause.message) for cause in app_image_problems(wrong)) < 1_000
+
+
+def test_a_pod_has_so_many_ports_and_no_more() -> None:
+    at = f"{CONTAINER}__ports"
+    ports = [{"name": f"p{index}"} for index in range(PORTS_MAX - 2)] + [{"name": "spu"}, {"name": "metrics"}]
+    assert app_image_problems(image(**{at: ports})) == []
+    [cause] = app_image_problems(image(**{at: [*ports, {"name": "one-more"}]}))
+    assert cause.field == "spec.deployTemplates[0].spec.containers[*].ports"
+    assert "65: must have at most 64" in cause.message
 
 
 def test_an_update_answers_for_what_it_makes_wrong_only() -> None:

@@ -104,6 +104,7 @@ def test_units_that_are_taken(kind: str, amount: Any) -> None:
             id="Kuscia's",
         ),
         pytest.param({"requests": {"cpu": "500Mbps"}}, "requests[cpu]", "UnitInvalid", id="a bandwidth of CPU"),
+        pytest.param({"requests": {"gpu": "1"}}, "requests[gpu]", "no such resource", id="no such resource"),
         pytest.param({"requests": {"cpu": "-1"}}, "requests[cpu]", "greater than or equal to 0", id="negative CPU"),
         pytest.param(
             {"requests": {"memory": "2Gi"}, "limits": {"memory": "1Gi"}},

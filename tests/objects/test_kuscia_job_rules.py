@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.objects.kinds.kuscia_jobs import RESOURCES
-from muster.objects.rules.kuscia_jobs import find_cycle
+from muster.objects.rules.kuscia_jobs import find_cycle, job_problems
+from muster.objects.rules.report import CAUSES_KEPT_MAX
 from muster.objects.status import Cause, Raw
 from muster.objects.validation import validate_object
 
@@ -135,6 +136,36 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
         "spec.tasks[1].parties",
         "spec.tasks[0].dependencies[0]",
     ]
+
+
+def test_what_is_said_of_a_very_wrong_job_stays_small() -> None:
+    wrong = job(task("x" * 10_000), task("b", *(f"unknown-{index}" for index in range(5_000))))
+    causes = job_problems(wrong)
+    assert len(causes) == CAUSES_KEPT_MAX
+    assert max(len(cause.message) for cause in causes) < 1_000
+    round_trip = job(task("x" * 10_000, "y" * 10_000), task("y" * 10_000, "x" * 10_000))
+    assert len(only(job_problems(round_trip)).message) < 1_000
+
+
+@pytest.mark.parametrize(
+    ("count", "input_len", "fits"),
+    [
+        pytest.param(1, 1_550_000, True, id="one task, nearly full"),
+        pytest.param(1, 1_572_000, False, id="one task, no room for its status"),
+        pytest.param(2_000, 60, True, id="2,000 small tasks"),
+        pytest.param(2_000, 400, False, id="2,000 tasks whose status would not fit"),
+    ],
+)
+def test_a_job_leaves_room_for_its_status(count: int, input_len: int, fits: bool) -> None:
+    raw = job(*(task(f"t{index}", taskInputConfig="x" * input_len) for index in range(count)))
+    causes = validate_object(JOB, raw, None)
+    if fits:
+        assert causes == []
+    else:
+        cause = only(causes)
+        assert cause.field == "spec.tasks"
+        assert "split the job" in cause.message
+    assert validate_object(JOB, raw, raw) == [], "one that is there already may be labelled"
 
 
 def test_rules_about_bandwidth_still_hold() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.objects.time import format_micro_time, format_time, parse_time, wall_clock
+from muster.objects.time import format_micro_time, format_time, parse_time, time_or, wall_clock
 
 YEAR_1_S = -62135596800
 YEAR_9999_S = 253402300799
@@ -85,3 +85,18 @@ def test_microseconds_round_trip(instant: float) -> None:
 def test_any_text_parses_or_is_a_value_error(text: str) -> None:
     with contextlib.suppress(ValueError):
         assert math.isfinite(parse_time(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        pytest.param("2001-09-09T01:46:40Z", 1_000_000_000.0, id="a time"),
+        pytest.param("", None, id="nothing"),
+        pytest.param("soon", None, id="no time"),
+        pytest.param(7, None, id="no text"),
+        pytest.param(None, None, id="none at all"),
+    ],
+)
+def test_what_can_be_read_and_what_stands_for_the_rest(text: object, found: float | None) -> None:
+    assert time_or(text, None) == found
+    assert time_or(text, 5.0) == (found or 5.0)

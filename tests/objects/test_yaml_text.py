@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -82,6 +83,20 @@ def test_errors(text: str, message: str, line: int) -> None:
         load(text)
     assert message in str(caught.value)
     assert line in (0, caught.value.line)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param({"a": "\U0001f600", "b": ["\U0010ffff\u4efb"]}, id="beyond the first plane"),
+        pytest.param({"a": "\\ud83d\\ude00"}, id="text that looks like escapes"),
+        pytest.param({"a": "\\\U0001f600\\"}, id="backslashes around"),
+    ],
+)
+def test_json_with_escapes_reads_as_json(value: Any) -> None:
+    text = json.dumps(value)
+    assert load(text) == [value]
+    assert [found for _, found in yaml_text.load_all(text.encode())] == [value]
 
 
 def test_broken_encoding_is_an_error() -> None:

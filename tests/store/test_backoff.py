@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.store.backoff import Backoff, spread
+from muster.store.backoff import Backoff, doubled_s, spread
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,19 @@ def test_spread_is_even_and_the_same_everywhere() -> None:
 def test_nonsense_is_refused(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="makes no sense"):
         Backoff(**bad)
+
+
+@pytest.mark.parametrize(
+    ("base_s", "times", "max_s", "expected_s"),
+    [
+        pytest.param(10, 0, 300, 10.0, id="the first pause"),
+        pytest.param(10, 2, 300, 40.0, id="doubled twice"),
+        pytest.param(10, 9, 300, 300.0, id="at most"),
+        pytest.param(10, 10**9, 300, 300.0, id="however often"),
+        pytest.param(10, -1, 300, 10.0, id="never less than once"),
+        pytest.param(0, 5, 300, 0.0, id="no pause"),
+        pytest.param(10, 0, -1, 0.0, id="never negative"),
+    ],
+)
+def test_doubled(base_s: float, times: int, max_s: float, expected_s: float) -> None:
+    assert doubled_s(base_s, times, max_s) == expected_s

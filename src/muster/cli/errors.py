@@ -40,7 +40,7 @@ _MEANINGS = {
     ExitCode.USAGE: "the command line is wrong; nothing was tried",
     ExitCode.UNREACHABLE: "no kubeconfig, or the server cannot be reached",
     ExitCode.NOT_FOUND: "the object, kind or data directory does not exist",
-    ExitCode.FORBIDDEN: "the server refused the credentials or the user lacks a permission",
+    ExitCode.FORBIDDEN: "the server refused the credentials, the user lacks a permission, or a policy forbids the object",
     ExitCode.CONFLICT: "the object exists already, changed meanwhile, or another field manager owns a field",
     ExitCode.TIMEOUT: "the time allowed ran out; the operation may still complete",
     ExitCode.JOB_ENDED: "the job that was waited for was stopped or cancelled, or a party rejected it",

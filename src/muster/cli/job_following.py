@@ -17,7 +17,7 @@ from typing import Protocol
 import click
 
 from muster.cli.errors import ExitCode
-from muster.cli.job_view import PLAIN, Style, change_lines, tree_lines
+from muster.cli.job_view import PLAIN, Style, change_lines, head_why, tree_lines
 from muster.cli.output import emit, width_of
 from muster.client.job_kinds import Outcome
 from muster.client.job_tree import JobTree
@@ -149,17 +149,23 @@ def screen() -> Screen:
     return Terminal(style=Style(is_colored=not os.environ.get("NO_COLOR")))
 
 
-async def follow(jobs: Jobs, name: str, on: Screen, *, timeout_s: float | None) -> ExitCode:
-    """Show the job until it has ended; the exit code says how. Timing out says where it stood, on stderr."""
+async def follow(jobs: Jobs, name: str, on: Screen, *, timeout_s: float | None, until: str = "") -> ExitCode:
+    """Show the job until it has ended, or is in the phase `until`; the exit code says how.
+
+    Timing out says where it stood, on stderr.
+    """
     last: JobTree | None = None
     try:
         async with asyncio.timeout(timeout_s), aclosing(ticking(jobs.watch(name), on)) as trees:
             async for tree in trees:
                 last = tree
                 on.show(tree)
+                if until and tree.phase == until:
+                    return ExitCode.OK
     except TimeoutError:
         stands = (last.phase or "Waiting") if last else "unknown"
-        click.echo(f"error: job {name}: not ended within {timeout_s:g} s, its phase is {stands}; it goes on", err=True)
+        why = f" ({text})" if last and (text := head_why(last)) else ""
+        click.echo(f"error: job {name}: not ended within {timeout_s:g} s, its phase is {stands}{why}; it goes on", err=True)
         return ExitCode.NOT_ENDED
     return exit_code_of_tree(last)
 
@@ -194,8 +200,8 @@ def exit_code_of_tree(tree: JobTree | None) -> ExitCode:
     return ExitCode(Outcome(tree.outcome).exit_code)
 
 
-async def follow_all(found: Sequence[tuple[Jobs, str]], on: Screen, *, timeout_s: float | None) -> ExitCode:
+async def follow_all(found: Sequence[tuple[Jobs, str]], on: Screen, *, timeout_s: float | None, until: str = "") -> ExitCode:
     """Several jobs at once. The common code when all ended alike, otherwise 1."""
-    codes = await asyncio.gather(*(follow(jobs, name, on, timeout_s=timeout_s) for jobs, name in found))
+    codes = await asyncio.gather(*(follow(jobs, name, on, timeout_s=timeout_s, until=until) for jobs, name in found))
     on.close()
     return codes[0] if len(set(codes)) == 1 else ExitCode.FAILURE

@@ -97,5 +97,5 @@ async def jobs_of(target: Target, state: State) -> AsyncIterator[Jobs]:
     from muster.cli.session import session
     from muster.client.jobs import Jobs
 
-    async with session(target, state) as s:
+    async with session(target, state, warn_once=True) as s:
         yield Jobs(s.client, namespace=s.namespace)

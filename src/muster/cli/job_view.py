@@ -13,6 +13,7 @@ from muster.cli.output import cell_text, simple_table, to_compact, width_of
 from muster.client.job_diff import JobDiff, RunFacts
 from muster.client.job_tree import FINISHED_PHASES, JobTree, PartyNode, PodNode, TaskNode
 from muster.objects.ages import human_duration, since
+from muster.objects.reason_codes import Reason
 
 BAR_LEN = 20
 VALUE_LEN_MAX = 60
@@ -37,9 +38,6 @@ class Style:
 
     def bold(self, text: str) -> str:
         return self._paint(text, "1")
-
-    def faint(self, text: str) -> str:
-        return self._paint(text, "2")
 
     def _paint(self, text: str, code: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self.is_colored else text
@@ -113,8 +111,9 @@ def _task_lines(task: TaskNode, now: float, style: Style, *, is_brief: bool, is_
     parts += _tries(task.attempts, task.preemptions)
     if task.is_tolerable:
         parts.append("tolerable")
-    if task.phase not in ("Succeeded", "Running") and (why := _why(task.reason, task.message)):
-        parts.append(why)
+    said = _why(task.reason, task.message) if task.phase not in ("Succeeded", "Running") else ""
+    if said:
+        parts.append(said)
     elif not task.phase or task.phase == "Waiting":
         parts.append(f"after {', '.join(map(cell_text, task.dependencies))}" if task.dependencies else "")
     yield f"{branch}{'  '.join(part for part in parts if part)}"
@@ -122,22 +121,25 @@ def _task_lines(task: TaskNode, now: float, style: Style, *, is_brief: bool, is_
         return
     parties = [party for party in task.parties if party.pods or party.phase or not is_brief]
     for i, party in enumerate(parties):
-        yield from (trunk + line for line in _party_lines(party, style, is_last=i == len(parties) - 1))
+        yield from (trunk + line for line in _party_lines(party, style, is_last=i == len(parties) - 1, said=said))
 
 
-def _party_lines(party: PartyNode, style: Style, *, is_last: bool) -> Iterator[str]:
+def _party_lines(party: PartyNode, style: Style, *, is_last: bool, said: str) -> Iterator[str]:
+    """`said` is what the task's line says already: pods that start together wait for one reason, and it is long."""
     branch, trunk = ("└─ ", "   ") if is_last else ("├─ ", "│  ")
     if not party.party:
         # A role of a Job: its pods hang on it directly.
-        yield from _pod_lines(party.pods, style)
+        yield from _pod_lines(party.pods, style, said)
         return
     name = f"{cell_text(party.party)}/{cell_text(party.role)}" if party.role else cell_text(party.party)
-    words = [name, style.phase(party.phase) if party.phase else "", cell_text(party.message) if party.message else ""]
+    message = cell_text(party.message) if party.message else ""
+    is_news = not said or not message.endswith(f": {said}")
+    words = [name, style.phase(party.phase) if party.phase else "", message if is_news else ""]
     yield branch + "  ".join(word for word in words if word)
-    yield from (trunk + line for line in _pod_lines(party.pods, style))
+    yield from (trunk + line for line in _pod_lines(party.pods, style, said))
 
 
-def _pod_lines(pods: Sequence[PodNode], style: Style) -> Iterator[str]:
+def _pod_lines(pods: Sequence[PodNode], style: Style, said: str) -> Iterator[str]:
     for i, pod in enumerate(pods):
         branch = "└─ " if i == len(pods) - 1 else "├─ "
         words = [cell_text(pod.name), style.phase(pod.phase or "Pending"), cell_text(pod.node) if pod.node else ""]
@@ -145,8 +147,8 @@ def _pod_lines(pods: Sequence[PodNode], style: Style) -> Iterator[str]:
             words.append(bar(pod.progress, 10))
         if pod.restarts:
             words.append(f"restarts {pod.restarts}")
-        if pod.phase not in ("Running", "Succeeded"):
-            words.append(_why(pod.reason, pod.message))
+        if pod.phase not in ("Running", "Succeeded") and (why := _why(pod.reason, pod.message)) != said:
+            words.append(why)
         yield branch + "  ".join(word for word in words if word)
 
 
@@ -162,8 +164,9 @@ def change_lines(before: JobTree | None, after: JobTree) -> Iterator[str]:
     old = {task.alias: task for task in before.tasks} if before else {}
     for task in after.tasks:
         was = old.get(task.alias)
-        if task.phase in ("", "Waiting") and (was is None or was.phase in ("", "Waiting")):
-            continue  # a task that waits for others has no news
+        is_in_turn = task.reason in ("", Reason.DEPENDENCY_PENDING.value, Reason.PARALLELISM_REACHED.value)
+        if task.phase in ("", "Waiting") and is_in_turn and (was is None or was.phase in ("", "Waiting")):
+            continue  # a task that waits for others of its job has no news
         if was is None or (was.phase, was.reason, was.attempts) != (task.phase, task.reason, task.attempts):
             where = f" on {', '.join(map(cell_text, task.nodes))}" if task.phase == "Running" and task.nodes else ""
             why = f" {_why(task.reason, task.message)}" if task.phase not in ("Running", "Succeeded") and task.reason else ""

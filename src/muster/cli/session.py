@@ -74,19 +74,37 @@ def resolve(
 
 
 @asynccontextmanager
-async def session(target: Target, state: State, *, show_warnings: bool = True) -> AsyncIterator[Session]:
-    """Open for the body. Warnings that the server sends along go to stderr."""
+async def session(
+    target: Target, state: State, *, show_warnings: bool = True, warn_once: bool = False
+) -> AsyncIterator[Session]:
+    """Open for the body. Warnings that the server sends along go to stderr.
+
+    `warn_once` is for commands that try a write before they make it: what was said of the one is not said of the other.
+    """
     from muster.client.api import ApiClient
     from muster.client.transport import TransportLimits
 
     config = resolve(target, state)
     limits = TransportLimits(timeout_s=target.request_timeout_s, connect_timeout_s=min(10.0, target.request_timeout_s))
-    async with ApiClient(config, limits=limits, on_warning=warn if show_warnings else None) as client:
+    say = each_once(warn) if warn_once else warn
+    async with ApiClient(config, limits=limits, on_warning=say if show_warnings else None) as client:
         yield Session(client, namespace=config.namespace, is_namespace_given=bool(target.namespace))
 
 
 def warn(text: str) -> None:
     click.echo(f"warning: {text}", err=True)
+
+
+def each_once(say: Callable[[str], None]) -> Callable[[str], None]:
+    """`say`, but nothing that was said before."""
+    said: set[str] = set()
+
+    def new_only(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            say(text)
+
+    return new_only
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

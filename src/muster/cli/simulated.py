@@ -61,7 +61,7 @@ class SimulatedNodes(msgspec.Struct, frozen=True, kw_only=True):
 
     def machines(self) -> list[Machine]:
         return [
-            Machine(f"simulated-{party}-{number}", capacity=dict(self.capacity), labels=_labels(party))
+            Machine(f"simulated-{party}-{number}", capacity=dict(self.capacity), labels=_labels(party), taints=_taints(party))
             for party, count in self.counts.items()
             for number in range(1, count + 1)
         ]
@@ -76,6 +76,11 @@ def _labels(party: str) -> dict[str, str]:
     if party != PARTY_LESS:
         labels |= {KusciaLabel.NODE_NAMESPACE: party, KusciaLabel.NODE_DOMAIN: party}
     return labels
+
+
+def _taints(party: str) -> list[Raw]:
+    """As Kuscia's agents have: only what is meant for the party comes to its nodes."""
+    return [] if party == PARTY_LESS else [{"key": Kuscia.TAINT_AGENT, "value": "v1", "effect": "NoSchedule"}]
 
 
 def parse_simulated(values: Sequence[str], capacities: Sequence[str]) -> SimulatedNodes | None:

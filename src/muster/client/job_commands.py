@@ -18,19 +18,21 @@ from muster.client.job_kinds import (
     KUSCIA_JOB,
     Outcome,
     kind_of,
+    next_stage_version,
     outcome_of,
     phase_of,
     spec_of,
     stage_of,
-    stage_version_of,
     status_of,
     title_of,
 )
-from muster.client.job_tree import parties_of
+from muster.client.job_tree import parties_of, refusal_of
+from muster.objects.job_stages import CANCEL, RESTART, STOP, SUSPEND
 from muster.objects.labels import Kubernetes, KusciaAnnotation, KusciaLabel, Muster
 from muster.objects.meta import annotations_of, labels_of, name_of, namespace_of, resource_version_of
 from muster.objects.names import LABEL_LEN_MAX
 from muster.objects.status import BadRequest, Conflict, Raw
+from muster.objects.words import short_list
 
 RERUNS_MAX = 10_000
 
@@ -46,11 +48,11 @@ class Command(enum.Enum):
 
 
 _STAGES = {
-    Command.STOP: "Stop",
-    Command.SUSPEND: "Suspend",
-    Command.RESUME: "Restart",
-    Command.RESTART: "Restart",
-    Command.CANCEL: "Cancel",
+    Command.STOP: STOP,
+    Command.SUSPEND: SUSPEND,
+    Command.RESUME: RESTART,
+    Command.RESTART: RESTART,
+    Command.CANCEL: CANCEL,
 }
 _STATES = {
     Command.STOP: "Stopped",
@@ -68,7 +70,8 @@ def command_patch(raw: Raw, command: Command, *, trigger: str = "") -> Raw | Non
     """
     _check_phase(raw, command)
     if kind_of(raw) is KUSCIA_JOB:
-        if command in (Command.STOP, Command.CANCEL, Command.SUSPEND) and stage_of(raw) == _STAGES[command]:
+        is_given = command in (Command.STOP, Command.CANCEL, Command.SUSPEND) and stage_of(raw) == _STAGES[command]
+        if is_given and not refusal_of(raw):
             return None
         return stage_patch(raw, _STAGES[command], trigger=trigger)
     state = _STATES[command]
@@ -89,7 +92,7 @@ def stage_patch(raw: Raw, stage: str, *, trigger: str = "", annotations: Mapping
     labels = {
         KusciaLabel.JOB_STAGE: stage,
         KusciaLabel.JOB_STAGE_TRIGGER: trigger or spec_of(raw).get("initiator", ""),
-        KusciaLabel.JOB_STAGE_VERSION: str(stage_version_of(raw) + 1),
+        KusciaLabel.JOB_STAGE_VERSION: str(next_stage_version(raw)),
     }
     metadata: Raw = {**_precondition(raw), "labels": labels}
     if annotations:
@@ -104,14 +107,15 @@ def rerun_from_patch(raw: Raw, aliases: Sequence[str], *, trigger: str = "") -> 
     known = [str(task.get("alias")) for task in spec_of(raw).get("tasks") or () if isinstance(task, dict)]
     for alias in aliases:
         if alias not in known:
-            shown = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
-            raise BadRequest(f"{title_of(raw)} has no task {alias!r}; its tasks are: {shown}", name=name_of(raw))
+            raise BadRequest(
+                f"{title_of(raw)} has no task {alias!r}; its tasks are: {short_list(known, 20)}", name=name_of(raw)
+            )
     outcome = outcome_of(raw)
     if outcome in (Outcome.CANCELLED, Outcome.REJECTED):
         raise _refused(raw, "rerun from a task", "make a new one: leave --from out")
     if outcome is None and phase_of(raw) != "Suspended":
         raise _refused(raw, "rerun from a task", "stop it first")
-    return stage_patch(raw, "Restart", trigger=trigger, annotations={Muster.RERUN_FROM: ",".join(aliases)})
+    return stage_patch(raw, RESTART, trigger=trigger, annotations={Muster.RERUN_FROM: ",".join(aliases)})
 
 
 def approval_patch(raw: Raw, party: str, *, is_accepted: bool) -> Raw | None:

@@ -14,12 +14,13 @@ from typing import Any
 
 import msgspec
 
+from muster.objects.job_stages import RESTART, STOP, stage_version
 from muster.objects.labels import KusciaLabel
 from muster.objects.meta import generation_of, labels_of, name_of, namespace_of
 from muster.objects.names import NAMESPACE_CROSS_DOMAIN
 from muster.objects.status import BadRequest, Raw
 
-PENDING_STAGES = ("Restart",)
+PENDING_STAGES = (RESTART,)
 """Stage commands after which a finished job goes on: until they are carried out, the old end is not the end."""
 
 
@@ -74,8 +75,6 @@ _EXIT_CODES = {
     Outcome.CANCELLED: 8,
     Outcome.REJECTED: 8,
 }
-EXIT_NOT_ENDED = 124
-"""Of a wait whose time ran out: the job goes on."""
 
 
 def kind_of(raw: Mapping[str, Any]) -> JobKind:
@@ -142,8 +141,13 @@ def stage_of(raw: Mapping[str, Any]) -> str:
 
 def stage_version_of(raw: Mapping[str, Any]) -> int:
     """The version of that command; 0 when there is none that can be read."""
-    text = labels_of(raw).get(KusciaLabel.JOB_STAGE_VERSION, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+    return stage_version(labels_of(raw))
+
+
+def next_stage_version(raw: Mapping[str, Any]) -> int:
+    """For the next command: past the one that is there, and past the last one that was answered."""
+    answered = status_of(raw).get("stageVersion")
+    return max(stage_version_of(raw), answered if isinstance(answered, int) else 0) + 1
 
 
 def has_pending_command(raw: Mapping[str, Any]) -> bool:
@@ -174,7 +178,7 @@ def _phase_outcome(raw: Mapping[str, Any]) -> Outcome | None:
     if phase == "ApprovalReject":
         return Outcome.REJECTED
     if phase == "Failed":
-        was_stopped = reason in ("Stopped", "KusciaJobStopped") or (not reason and stage_of(raw) == "Stop")
+        was_stopped = reason in ("Stopped", "KusciaJobStopped") or (not reason and stage_of(raw) == STOP)
         return Outcome.STOPPED if was_stopped else Outcome.FAILED
     return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from muster.objects.time import parse_time
+from muster.objects.time import time_or
 
 
 class PodNode(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
@@ -115,9 +115,4 @@ def duration_s(started: str, ended: str, now: float | None) -> float | None:
 
 def instant(text: object) -> float | None:
     """The moment that a timestamp names; None when there is none that can be read."""
-    if not isinstance(text, str) or not text:
-        return None
-    try:
-        return parse_time(text)
-    except ValueError:
-        return None
+    return time_or(text, None)

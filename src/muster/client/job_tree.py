@@ -14,12 +14,12 @@ from typing import Any
 
 from muster.client.job_kinds import KUSCIA_JOB, Outcome, outcome_of, phase_of, spec_of, stage_of, status_of
 from muster.client.job_nodes import JobTree, PartyNode, PodNode, TaskNode, duration_s, instant
+from muster.objects.job_stages import STAGE_CONDITION
 from muster.objects.labels import KusciaAnnotation, KusciaLabel, Muster
 from muster.objects.meta import annotations_of, labels_of, metadata_of, name_of, namespace_of, uid_of
 from muster.objects.status import Raw
+from muster.objects.words import whole_number
 
-WAITING = "muster.dev/Waiting"
-"""The condition of a pod that says why the scheduler has not placed it, by reason code."""
 FINISHED_PHASES = ("Succeeded", "Failed", "Skipped", "Cancelled")
 
 __all__ = ["JobTree", "PartyNode", "PodNode", "TaskNode", "build_tree", "duration_s", "instant", "parties_of", "pod_node"]
@@ -49,7 +49,7 @@ def build_tree(job: Mapping[str, Any], tasks: Iterable[Raw] = (), pods: Iterable
         attempts=_count(status.get("attempts")),
         preemptions=_count(status.get("preemptions")),
         stage=stage_of(job),
-        refusal=_refusal(job, status),
+        refusal=refusal_of(job),
         approvals={party: _text(word) for party, word in _part(status, "approveStatus").items()},
         created=_text(metadata_of(job).get("creationTimestamp")),
         started=_text(status.get("startTime")),
@@ -59,9 +59,11 @@ def build_tree(job: Mapping[str, Any], tasks: Iterable[Raw] = (), pods: Iterable
     )
 
 
-def _refusal(job: Mapping[str, Any], status: Raw) -> str:
+def refusal_of(job: Mapping[str, Any]) -> str:
+    """Why the last command was not followed; empty when it was, or is not answered yet."""
+    status = status_of(job)
     for condition in _parts(status, "conditions"):
-        if condition.get("type") == "JobStageAccepted" and condition.get("status") == "False":
+        if condition.get("type") == STAGE_CONDITION and condition.get("status") == "False":
             return _text(condition.get("message")) if status.get("stage") == stage_of(job) else ""
     return ""
 
@@ -204,8 +206,7 @@ def _role_phase(counts: Raw, *, phase: str) -> str:
 
 
 def _index(pod: Raw) -> tuple[int, str]:
-    text = labels_of(pod).get(Muster.INDEX, "")
-    return (int(text) if text.isascii() and text.isdigit() else 0, name_of(pod))
+    return (whole_number(labels_of(pod).get(Muster.INDEX, "")), name_of(pod))
 
 
 # --- pods ---------------------------------------------------------------------------------------------------------------------
@@ -232,7 +233,7 @@ def pod_node(raw: Raw) -> PodNode:
 
 def _pod_reason(status: Raw) -> tuple[str, str]:
     conditions = {condition.get("type"): condition for condition in _parts(status, "conditions")}
-    for type_, while_waiting in ((WAITING, "True"), ("PodScheduled", "False")):
+    for type_, while_waiting in ((Muster.WAITING, "True"), ("PodScheduled", "False")):
         condition = conditions.get(type_, {})
         if condition.get("status") == while_waiting:
             reason, message = _text(condition.get("reason")), _text(condition.get("message"))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import msgspec
@@ -175,8 +175,8 @@ class Jobs:
     ) -> Trees:
         """Create the jobs; all are checked by the server before the first is created. With `wait`, until all have ended.
 
-        Other objects among the manifests (AppImage, Domain, ...) are applied first. AlreadyExists when a job has the name of an
-        old one: jobs are not changed, they are run again.
+        Other objects among the manifests (AppImage, Domain, ...) are applied first, unless a job is wrong in itself.
+        AlreadyExists when a job has the name of an old one: jobs are not changed, they are run again.
         """
         objects = [dict(one) for one in manifests]
         jobs = [one for one in objects if is_job(one)]
@@ -185,9 +185,14 @@ class Jobs:
         if len(objects) > MANIFESTS_MAX:
             raise BadRequest(f"{len(objects)} manifests at once; at most {MANIFESTS_MAX} are taken, so submit them in parts")
         placed = [(await self._resource(kind_of(one)), self._placed(one)) for one in jobs]
-        await self._apply([one for one in objects if not is_job(one)], options)
+        trial = msgspec.structs.replace(options, dry_run=True)
+        others = [one for one in objects if not is_job(one)]
+        for resource, one in placed if others else ():
+            with suppress(Forbidden, NotFound):  # may be right once the others are there: a larger template, the namespace
+                await self._create(resource, one, trial)
+        await self._apply(others, options)
         for resource, one in placed:
-            await self._create(resource, one, msgspec.structs.replace(options, dry_run=True))
+            await self._create(resource, one, trial)
         if options.dry_run:
             return [await self._reading.tree({**one, "kind": resource.kind}) for resource, one in placed]
         made = [dict(with_type(await self._create(resource, one, options), resource)) for resource, one in placed]

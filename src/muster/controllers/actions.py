@@ -26,7 +26,16 @@ from typing import Any
 import msgspec
 from prometheus_client import Counter
 
-from muster.objects.meta import controller_of, describe, metadata_of, name_of, namespace_of, resource_version_of, uid_of
+from muster.objects.meta import (
+    controller_of,
+    describe,
+    finalizers_of,
+    metadata_of,
+    name_of,
+    namespace_of,
+    resource_version_of,
+    uid_of,
+)
 from muster.objects.resources import Resource
 from muster.objects.status import AlreadyExists, Conflict, Invalid, NotFound, Raw
 from muster.store.contract import PatchType, Preconditions, Propagation, Store, WriteOptions
@@ -62,6 +71,17 @@ def target_of(raw: Mapping[str, Any], *, at_version: bool = False) -> Target:
         uid=uid_of(raw),
         resource_version=resource_version_of(raw) if at_version else "",
     )
+
+
+def with_finalizer(raw: Mapping[str, Any], name: str) -> Patch:
+    """Keep `raw` from going before `name` is taken away; only if nobody has changed it."""
+    return Patch(target_of(raw, at_version=True), {"metadata": {"finalizers": [*finalizers_of(raw), name]}})
+
+
+def without_finalizer(raw: Mapping[str, Any], name: str) -> Patch:
+    """Let `raw` go, as far as `name` is concerned; only if nobody has changed it."""
+    left = [one for one in finalizers_of(raw) if one != name]
+    return Patch(target_of(raw, at_version=True), {"metadata": {"finalizers": left}})
 
 
 class Create(msgspec.Struct, frozen=True):

@@ -17,6 +17,8 @@ from muster.controllers.domain_plan import Situation, plan
 from muster.controllers.domain_status import NodeView, node_entry
 from muster.controllers.runtime import Caches, Context, Controller, Plan, Watch
 from muster.engine.facts import PodFacts, QuotaFacts
+from muster.objects.kinds.kuscia_base import GROUP
+from muster.objects.kinds.kuscia_jobs import FINAL_PHASES
 from muster.objects.labels import KusciaLabel
 from muster.objects.meta import name_of
 from muster.objects.names import NAMESPACE_CROSS_DOMAIN
@@ -26,7 +28,6 @@ from muster.store.cache import NAMESPACE_INDEX, Cached, ObjectKey, by_label
 from muster.store.contract import Store
 from muster.store.informer import Change
 
-_FINISHED = frozenset({"Succeeded", "Failed", "Cancelled", "ApprovalReject"})
 _STRANGERS_SHOWN_MAX = 5
 _SYSTEM_OBJECTS = frozenset({("ServiceAccount", "default"), ("ConfigMap", "kube-root-ca.crt")})
 """Every namespace gets these by itself."""
@@ -40,6 +41,7 @@ _OPENED = (
 )
 """What a party's account reaches in its namespace, or what decides who does."""
 _NODE_INDEX = "party"
+_WORK_INDEX = "open-work-by-party"
 
 
 class PartyName(View):
@@ -70,6 +72,12 @@ class WorkView(View):
     def parties(self) -> frozenset[str]:
         named = [*self.spec.parties, *(party for task in self.spec.tasks for party in task.parties)]
         return frozenset((self.spec.initiator, *(party.domain_id for party in named))) - {""}
+
+
+def _open_by_party(work: Cached) -> Iterable[str]:
+    """Work that has not ended, by each of its parties."""
+    view = work.view(WorkView)
+    return sorted(view.parties) if view.status.phase not in FINAL_PHASES else ()
 
 
 def _of_namespace(obj: Cached, caches: Caches) -> Iterable[ObjectKey]:
@@ -128,7 +136,7 @@ def _outline(node: Cached) -> tuple[str, Raw]:
     return node.labels.get(KusciaLabel.NODE_NAMESPACE, ""), {**entry, "minute": beat[:16]}
 
 
-DOMAINS = Watch(group=objects.GROUP, kind="Domain", view=QuotaFacts)
+DOMAINS = Watch(group=GROUP, kind="Domain", view=QuotaFacts)
 NAMESPACES = Watch(group="", kind="Namespace", keys=_of_same_name)
 CONFIGURATIONS = Watch(group="", kind="ConfigMap", field_selector=f"metadata.name={objects.CONFIG_NAME}", keys=_of_namespace)
 ACCOUNTS = Watch(group="", kind="ServiceAccount", keys=_named_after)
@@ -140,7 +148,7 @@ NODES = Watch(
 )
 PODS = Watch(group="", kind="Pod", view=PodFacts, keep="nothing", keys=_of_pod, matters=_moves_pod)
 WORK = tuple(
-    Watch(group=objects.GROUP, kind=kind, view=WorkView, keep="nothing", keys=_of_work)
+    Watch(group=GROUP, kind=kind, view=WorkView, keep="nothing", keys=_of_work, indexes={_WORK_INDEX: _open_by_party})
     for kind in ("KusciaJob", "KusciaTask", "KusciaDeployment")
 )
 
@@ -195,12 +203,9 @@ def _raw(found: Cached | None) -> Raw | None:
 
 def holders(party: str, caches: Caches) -> list[str]:
     """The party's work that has not ended: what made the pods first, because that is what a person stops."""
-    found = []
+    found: list[str] = []
     for watch in WORK:
-        for work in caches[watch].select():
-            view = work.view(WorkView)
-            if view.status.phase not in _FINISHED and party in view.parties:
-                found.append(f"{watch.kind} {work.key}")
+        found += [f"{watch.kind} {work.key}" for work in caches[watch].by_index(_WORK_INDEX, party)]
     pods = caches[PODS].select(party)
     return [*found, *(f"Pod {pod.key}" for pod in pods if not pod.view(PodFacts).is_finished)]
 

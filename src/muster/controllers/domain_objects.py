@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from muster.controllers.parties import PARTNER
+from muster.objects.kinds.kuscia_base import GROUP
 from muster.objects.labels import Kubernetes, KusciaLabel
 from muster.objects.meta import owner_reference
 from muster.objects.names import NAMESPACE_CROSS_DOMAIN
 from muster.objects.status import Raw
 
-GROUP: Final = "kuscia.secretflow"
 RBAC_GROUP: Final = "rbac.authorization.k8s.io"
 CONFIG_NAME: Final = "domain-config"
 MANAGED_BY: Final = "muster"
-PARTNER: Final = "partner"
 
 _READ: Final = ("get", "list", "watch")
 _CHANGE: Final = ("patch", "update")

@@ -21,7 +21,17 @@ from typing import Final, NamedTuple
 import msgspec
 
 from muster.controllers import domain_objects as objects
-from muster.controllers.actions import Action, Create, Delete, Emit, Patch, PatchStatus, target_of
+from muster.controllers.actions import (
+    Action,
+    Create,
+    Delete,
+    Emit,
+    Patch,
+    PatchStatus,
+    target_of,
+    with_finalizer,
+    without_finalizer,
+)
 from muster.controllers.domain_status import node_entries, quota_status
 from muster.controllers.runtime import Plan
 from muster.engine.facts import PodFacts, QuotaFacts
@@ -33,6 +43,7 @@ from muster.objects.reason_codes import Reason
 from muster.objects.rules.domains import is_reserved
 from muster.objects.rules.report import obj, text, texts
 from muster.objects.status import Raw
+from muster.objects.words import short_list
 from muster.store.events import NORMAL, WARNING, EventKind, reference_to
 
 READY: Final = "Ready"
@@ -97,9 +108,8 @@ def plan(at: Situation, now: float) -> Plan:
         why = f"the name {at.party} can't be that of a namespace: {problems[0]}; make a Domain with another name"
         return _report(at, actions, _Fact("False", Reason.MANIFEST_INVALID.value, why), now)
     if Muster.DOMAIN_FINALIZER not in finalizers_of(at.domain):
-        finalizers = [*finalizers_of(at.domain), Muster.DOMAIN_FINALIZER]
         # The rest waits for the new version: a Domain without the finalizer may be gone at any moment.
-        return Plan([Patch(target_of(at.domain, at_version=True), {"metadata": {"finalizers": finalizers}})])
+        return Plan([with_finalizer(at.domain, Muster.DOMAIN_FINALIZER)])
     if not at.has_cross_domain:
         actions.append(Create(objects.cross_domain()))
     refusal = _claim_namespace(at, actions)
@@ -127,7 +137,8 @@ def _claim_namespace(at: Situation, actions: list[Action]) -> _Fact | None:
         return _Fact("False", "NamespaceUnknown", f"what is in namespace {at.party} has not been looked at yet")
     if not at.is_ours and at.strangers:
         why = (
-            f"namespace {at.party} was there before this Domain and holds {_listed(at.strangers)}. If it is the party's: "
+            f"namespace {at.party} was there before this Domain and holds {short_list(at.strangers, HOLDERS_SHOWN_MAX)}. "
+            "If it is the party's: "
             f"kubectl label namespace {at.party} {KusciaLabel.DOMAIN_NAME}={at.party}. If not: empty it, or choose another name"
         )
         return _Fact("False", "NamespaceTaken", why)
@@ -141,11 +152,6 @@ def _claim_namespace(at: Situation, actions: list[Action]) -> _Fact | None:
         kept = f"namespace {at.party} was kept from an earlier Domain of this name; what is in it is the party's again"
         actions.append(_emit(at, NORMAL, "NamespaceTakenOver", kept))
     return None
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:HOLDERS_SHOWN_MAX])
-    return f"{shown} and {len(names) - HOLDERS_SHOWN_MAX} more" if len(names) > HOLDERS_SHOWN_MAX else shown
 
 
 # -- who may act for the party ------------------------------------------------------------------------------------------------
@@ -226,15 +232,14 @@ def _plan_end(at: Situation, now: float) -> Plan:
             actions.append(Patch(target_of(at.namespace), {"metadata": {"labels": {KusciaLabel.DOMAIN_DELETED: "true"}}}))
             message = f"namespace {at.party} and all that is in it are kept; to delete the data too: kubectl delete namespace "
             actions.append(_emit(at, NORMAL, "NamespaceKept", message + at.party))
-    left = [name for name in finalizers_of(at.domain) if name != Muster.DOMAIN_FINALIZER]
-    actions.append(Patch(target_of(at.domain, at_version=True), {"metadata": {"finalizers": left}}))
+    actions.append(without_finalizer(at.domain, Muster.DOMAIN_FINALIZER))
     return Plan(actions)
 
 
 def _wait_for(at: Situation, now: float) -> Plan:
     count = len(at.holders)
     what = "1 piece of work" if count == 1 else f"{count} pieces of work"
-    message = f"waits for {what} of {at.party} to end: {_listed(at.holders)}. Stop it to go on, or wait"
+    message = f"waits for {what} of {at.party} to end: {short_list(at.holders, HOLDERS_SHOWN_MAX)}. Stop it to go on, or wait"
     before = find_condition(obj(at.domain, "status").get("conditions"), TERMINATING) or {}
     if before.get("message") == message:
         return Plan()

@@ -16,7 +16,7 @@ from muster.engine.plugins.party_quota import caps_of, unit_of
 from muster.engine.resources import requests_of
 from muster.objects.bandwidth_units import format_bandwidth
 from muster.objects.status import Raw
-from muster.objects.time import format_time, parse_time
+from muster.objects.time import format_time, parse_time, time_or
 from muster.objects.view import View
 
 HEARTBEAT_STEP_S: Final = 60.0
@@ -108,10 +108,7 @@ def quota_status(
     old_hard, old_used = (_texts((known or {}).get(word)) for word in ("hard", "used"))
     is_same_quota = known is not None and old_hard == hard
     if known is not None and is_same_quota:
-        try:
-            wait_s = parse_time(str(known.get("lastUpdateTime", ""))) + USAGE_STEP_S - now
-        except ValueError:
-            wait_s = 0.0
+        wait_s = time_or(known.get("lastUpdateTime"), now - USAGE_STEP_S) + USAGE_STEP_S - now
         if wait_s > 0:
             return False, None, wait_s
     used = _shown(used_of(caps.amounts, pods()))

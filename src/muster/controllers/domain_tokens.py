@@ -23,7 +23,7 @@ import msgspec
 
 from muster.objects.rules.report import number, text
 from muster.objects.status import Raw
-from muster.objects.time import format_time, parse_time
+from muster.objects.time import format_time, time_or
 
 TOKEN_PREFIX: Final = "muster-join-"  # noqa: S105 - lets scanners recognise a leaked token
 ENTROPY_BYTES: Final = 37
@@ -85,12 +85,7 @@ def state_of(entry: Raw, now: float) -> State:
         return "revoked"
     if text(entry, "state") == "used" or number(entry, "uses") >= (number(entry, "maxUses") or 1):
         return "used"
-    until = text(entry, "expirationTime")
-    try:
-        is_over = not until or parse_time(until) <= now
-    except ValueError:
-        is_over = True
-    return "expired" if is_over else "unused"
+    return "expired" if time_or(entry.get("expirationTime"), now) <= now else "unused"
 
 
 def mint(value: object, token: str, now: float, *, lifetime_s: int = LIFETIME_DEFAULT_S, max_uses: int = 1) -> list[Raw]:

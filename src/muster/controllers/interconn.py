@@ -5,35 +5,39 @@ keeps its own store in step:
 
 | in the host's store | here |
 |---|---|
-| KusciaJob (mirror) | KusciaJob in `cross-domain`; the job controller answers for the own parties and starts nothing |
-| KusciaJobSummary: stage, phase | labels of that job; its approvals and stages go back |
+| KusciaJob (mirror), KusciaJobSummary | KusciaJob in `cross-domain` (`interconn_jobs`) |
 | KusciaTaskSummary appears | KusciaTask of the same name, with the initiator's age (`muster.dev/origin-*`) |
 | its resourceStatus: Reserving, Schedulable, Failed | the phase of the own TaskResources |
 | resourceStatus: Reserved, Withdraw; partyTaskStatus | written from the own TaskResources and the KusciaTask |
-| phase Failed | the KusciaTask is stopped |
+| phase Failed, Succeeded | the KusciaTask ends |
 | goes, or is replaced (another attempt) | the KusciaTask is deleted; it is made anew when it is gone |
+
+For one summary a KusciaTask is made once. When it has ended, or is gone after it had voted, its parties have failed in this
+attempt, whatever becomes of the objects here; another attempt is the initiator's to begin.
 
 Two stores can't be written in one step. Each write is safe to repeat, moves forward only and is made with the version that was
 read (`interconn_parts`), so that both sides may crash, lag or lose each other at any point. While the host can't be reached,
 what is promised stays promised, what runs goes on.
 
-How the host is reached is not the concern of this file: its Store is handed in. `plan_task` and `plan_job` are pure.
+How the host is reached is not the concern of this file: its Store is handed in. `plan_task` is pure.
 Concurrency: as every controller, on one event loop; keys are ("tasks", name) and ("jobs", name).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from muster.controllers.actions import Action, Create, Delete, Executor, Patch, target_of
-from muster.controllers.interconn_host import PROTOCOL, Partner, is_other_partner
-from muster.controllers.interconn_parts import entries_of, entry_of, member_step, with_entries
+from muster.controllers.actions import Action, Create, Delete, Executor, Patch, Target, target_of
+from muster.controllers.interconn_host import Partner, is_other_partner
+from muster.controllers.interconn_jobs import plan_job
+from muster.controllers.interconn_parts import Both, entries_of, entry_of, has_voted, member_step, with_entries
 from muster.controllers.kuscia_job_tasks import Facts, hindrance, new_task
-from muster.controllers.runtime import Caches, Context, Controller, Plan, Runner, Running, Watch
-from muster.controllers.task_reservation_parts import API_VERSION, GROUP_KIND, is_member
-from muster.objects.kinds.kuscia_base import GROUP
+from muster.controllers.runtime import ByName, Caches, Context, Controller, Plan, Runner, Running, Watch
+from muster.controllers.task_reservation_parts import GROUP_KIND, is_member
+from muster.objects.kinds.kuscia_base import GROUP, TASK_ENDED
 from muster.objects.kinds.kuscia_jobs import KusciaJob
 from muster.objects.kinds.kuscia_tasks import (
     KusciaTask,
@@ -42,12 +46,13 @@ from muster.objects.kinds.kuscia_tasks import (
     TaskResourceGroup,
     TaskResourceGroupParty,
 )
-from muster.objects.labels import KusciaAnnotation, KusciaLabel, Muster
-from muster.objects.meta import annotations_of, labels_of, name_of, namespace_of, uid_of
+from muster.objects.labels import KusciaAnnotation, Muster
+from muster.objects.meta import annotations_of, is_deleting, name_of, namespace_of, uid_of
 from muster.objects.names import NAMESPACE_CROSS_DOMAIN
-from muster.objects.status import Raw
+from muster.objects.reason_codes import Reason
+from muster.objects.status import NotFound, Raw
 from muster.objects.time import Clock
-from muster.objects.view import copy_json, view_of
+from muster.objects.view import view_of
 from muster.store.cache import CONTROLLER_INDEX, Cached, ObjectKey
 from muster.store.contract import Store
 from muster.store.events import EventRecorder
@@ -55,14 +60,8 @@ from muster.store.hub import InformerHub
 from muster.store.informer import Informer
 from muster.store.leases import Fence
 
-_OVER = ("Succeeded", "Failed")
-
-
-class Both(msgspec.Struct, frozen=True):
-    """What to do in each of the two stores."""
-
-    here: Sequence[Action] = ()
-    host: Sequence[Action] = ()
+_LAG_S = 1.0
+"""When to look again if a cache lags."""
 
 
 class TaskSides(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,34 +88,68 @@ def plan_task(sides: TaskSides) -> Both:
         if made_for is None:
             return Both()  # an own task that happens to have this name is none of the host's business
         if summary is None or uid_of(summary) != made_for:
-            return Both([Delete(target_of(task))])
+            told = _tell(summary, _said(summary, _waits(summary, "the last attempt ends"))) if summary is not None else []
+            return Both([] if is_deleting(task) else [Delete(target_of(task))], told)
+        if is_deleting(task):
+            return Both()
     if summary is None or (sides.group is not None and not is_member(view_of(TaskResourceGroup, sides.group))):
         return Both()
+    if task is None and sides.group is None:
+        return _begin(summary, sides)
     here: list[Action] = []
     news: Raw = {}
-    status = summary.get("status") or {}
-    if task is None and sides.group is None:
-        if status.get("phase") in _OVER:
-            return Both()
-        made, why = _new_task(summary, sides)
-        if made is not None:
-            return Both([made])
-        news = _said(summary, _hindered(summary, why))
     if task is not None:
-        view = view_of(KusciaTask, task)
-        is_stopped = Muster.STOP in view.metadata.annotations
-        if status.get("phase") == "Failed" and view.status.phase not in _OVER and not is_stopped:
-            here.append(Patch(target_of(task), {"metadata": {"annotations": {Muster.STOP: "Stopped"}}}))
-    if sides.group is not None:
-        parties = view_of(TaskResourceGroup, sides.group).spec.parties
-        own = {party.domain_id for party in parties}
-        listed = ((task or {}).get("status") or {}).get("partyTaskStatus") or ()
-        news |= _said(summary, [party for party in listed if party.get("domainID") in own])
-        patches, changed = _votes(summary, parties, sides)
+        here += _end_with_host(summary, task)
+        news |= _said(summary, _parts(summary, task))
+    # What a group of the last attempt had reserved counts for nothing now.
+    group = sides.group
+    if group is not None and annotations_of(group).get(Muster.SUMMARY_UID, uid_of(summary)) == uid_of(summary):
+        patches, changed = _votes(summary, view_of(TaskResourceGroup, group).spec.parties, sides)
         here += patches
         if changed:
             news["resourceStatus"] = changed
-    return Both(here, [Patch(target_of(summary, at_version=True), {"status": news})] if news else [])
+    return Both(here, _tell(summary, news))
+
+
+def _begin(summary: Raw, sides: TaskSides) -> Both:
+    """There is no KusciaTask for a summary: make it, if it is the first time, or say why not."""
+    status = summary.get("status") or {}
+    known = [party.get("phase") for party in status.get("partyTaskStatus") or ()]
+    if status.get("phase") in TASK_ENDED or any(phase in TASK_ENDED for phase in known):
+        return Both()
+    if any(has_voted(entry) for domain in status.get("resourceStatus") or {} for entry in entries_of(status, domain)):
+        name = name_of(summary)
+        lost = _waits(summary, f"KusciaTask {name} was deleted", phase="Failed", reason=Reason.EVICTED_BY_ADMIN.value)
+        absent = [Target(GROUP, "KusciaTask", name, NAMESPACE_CROSS_DOMAIN)]
+        return Both([], _tell(summary, _said(summary, lost)), absent)
+    made, why = _new_task(summary, sides)
+    if made is not None:
+        return Both([made])
+    return Both([], _tell(summary, _said(summary, _waits(summary, why))))
+
+
+def _end_with_host(summary: Raw, task: Raw) -> list[Action]:
+    """The initiator has ended the task: so does this side."""
+    phase, view = (summary.get("status") or {}).get("phase"), view_of(KusciaTask, task)
+    if phase not in TASK_ENDED or view.status.phase in TASK_ENDED or Muster.STOP in view.metadata.annotations:
+        return []
+    code = Reason.SUCCEEDED if phase == "Succeeded" else Reason.STOPPED
+    return [Patch(target_of(task), {"metadata": {"annotations": {Muster.STOP: code.value}}})]
+
+
+def _parts(summary: Raw, task: Raw) -> list[Raw]:
+    """How the own parties stand, for the host."""
+    status = task.get("status") or {}
+    own = (summary.get("status") or {}).get("resourceStatus") or {}
+    found = [party for party in status.get("partyTaskStatus") or () if party.get("domainID") in own]
+    reason, message = str(status.get("reason") or ""), str(status.get("message") or "")
+    if not found and message and reason not in ("", Reason.QUEUED):
+        return _waits(summary, message, reason=reason)  # nothing was made yet
+    return found
+
+
+def _tell(summary: Raw, news: Raw) -> list[Action]:
+    return [Patch(target_of(summary, at_version=True), {"status": news})] if news else []
 
 
 def _votes(summary: Raw, parties: Sequence[TaskResourceGroupParty], sides: TaskSides) -> tuple[list[Action], Raw]:
@@ -168,85 +201,20 @@ def _new_task(summary: Raw, sides: TaskSides) -> tuple[Create | None, str]:
         Muster.SUMMARY_UID: uid_of(summary),
     }
     made["metadata"]["annotations"] = annotations
-    # Whether to try again is for the initiator to decide: it starts an attempt at all parties.
+    # How long it may run and whether to try again is for the initiator to decide: it starts an attempt at all parties.
     made["spec"].pop("retry", None)
+    made["spec"].pop("activeDeadlineSeconds", None)
     return Create(made), ""
 
 
-def _hindered(summary: Raw, why: str) -> list[Raw]:
-    """Why the own parties have not begun, for the people at the host."""
-    entries = (summary.get("status") or {}).get("resourceStatus") or {}
+def _waits(summary: Raw, why: str, *, phase: str = "Pending", reason: str = "") -> list[Raw]:
+    """The same for all own parties: why they have not begun, for the people at the host."""
+    status = summary.get("status") or {}
     return [
-        {"domainID": domain, "role": entry.get("role", ""), "phase": "Pending", "message": why}
-        for domain in entries
-        for entry in entries_of(summary.get("status") or {}, domain)
+        {"domainID": domain, "role": entry.get("role", ""), "phase": phase, "reason": reason, "message": why}
+        for domain in status.get("resourceStatus") or {}
+        for entry in entries_of(status, domain)
     ]
-
-
-# -- jobs ----------------------------------------------------------------------------------------------------------------------
-
-
-def plan_job(mirror: Raw | None, summary: Raw | None, job: Raw | None, domains: Mapping[str, Partner]) -> Both:
-    """What to do next for a job: `mirror` and `summary` are in the host's store, `job` is here. Pure."""
-    if job is not None and annotations_of(job).get(KusciaAnnotation.SELF_CLUSTER_AS_INITIATOR) != "false":
-        return Both()  # it was made here
-    if mirror is None:
-        return Both([Delete(target_of(job))] if job is not None else [])
-    if job is None:
-        initiator = domains.get(view_of(KusciaJob, mirror).spec.initiator)
-        # Nobody starts a job in the name of a party that is ours, or that nobody here knows.
-        return Both([Create(_local_job(mirror))] if initiator is not None and initiator.is_partner else [])
-    if annotations_of(job).get(Muster.ORIGIN_UID) != annotations_of(mirror).get(Muster.ORIGIN_UID):
-        return Both([Delete(target_of(job))])
-    if summary is None:
-        return Both()
-    here: list[Action] = []
-    spec = summary.get("spec") or {}
-    wanted = {KusciaLabel.JOB_STAGE: spec.get("stage", "Create"), KusciaLabel.JOB_STAGE_TRIGGER: spec.get("stageTrigger", "")}
-    news = {key: value for key, value in wanted.items() if value and labels_of(job).get(key, "") != value}
-    if news:
-        # For people to see; what follows from it comes task by task.
-        here.append(Patch(target_of(job), {"metadata": {"labels": news}}))
-    own = [party for party in _parties(job) if (found := domains.get(party)) is not None and not found.is_partner]
-    known, said = summary.get("status") or {}, job.get("status") or {}
-    answer: Raw = {}
-    approvals = {party: said["approveStatus"][party] for party in own if (said.get("approveStatus") or {}).get(party)}
-    if any((known.get("approveStatus") or {}).get(party) != value for party, value in approvals.items()):
-        answer["approveStatus"] = approvals
-    stages = {party: stage for party in own if (stage := _stage_of(job, spec.get("stage", "Create"), approvals.get(party)))}
-    if any((known.get("stageStatus") or {}).get(party) != value for party, value in stages.items()):
-        answer["stageStatus"] = stages
-    return Both(here, [Patch(target_of(summary, at_version=True), {"status": answer})] if answer else [])
-
-
-def _stage_of(job: Raw, stage: str, approval: str | None) -> str:
-    """How the command went here. Tasks follow the initiator's one by one, so there is nothing to fail but the job itself."""
-    phase = (job.get("status") or {}).get("phase", "")
-    if stage == "Create" and approval is None:
-        return ""
-    return f"Job{stage}Stage{'Failed' if phase == 'Failed' and stage in ('Create', 'Start') else 'Succeeded'}"
-
-
-def _parties(job: Raw) -> list[str]:
-    view = view_of(KusciaJob, job)
-    return list(dict.fromkeys(party.domain_id for task in view.spec.tasks for party in task.parties))
-
-
-def _local_job(mirror: Raw) -> Raw:
-    notes = annotations_of(mirror)
-    kept = {key: notes[key] for key in (Muster.ORIGIN_CREATED, Muster.ORIGIN_UID, KusciaAnnotation.INITIATOR) if key in notes}
-    labels = {key: value for key, value in labels_of(mirror).items() if key.startswith(KusciaLabel.JOB_CUSTOM_FIELD_PREFIX)}
-    return {
-        "apiVersion": API_VERSION,
-        "kind": "KusciaJob",
-        "metadata": {
-            "name": name_of(mirror),
-            "namespace": NAMESPACE_CROSS_DOMAIN,
-            "labels": {**labels, KusciaLabel.INTERCONN_PROTOCOL_TYPE: PROTOCOL},
-            "annotations": {**kept, KusciaAnnotation.SELF_CLUSTER_AS_INITIATOR: "false"},
-        },
-        "spec": copy_json(mirror.get("spec") or {}),
-    }
 
 
 # -- the controller ------------------------------------------------------------------------------------------------------------
@@ -321,6 +289,8 @@ class Interconn(Controller):
 
     async def handle(self, key: ObjectKey, context: Context) -> float | None:
         both = self.both(key, context.caches, context.clock())
+        if await _is_there(both.absent, context):
+            return _LAG_S
         await context.executor.apply(both.here)
         await Executor(self.host, self.name).apply(both.host)
         return None
@@ -330,13 +300,11 @@ class Interconn(Controller):
             mirror = caches[self.mirrors].get(self._at_host(key.name))
             summary = caches[self.job_summaries].get(self._at_host(key.name))
             job = caches[self.jobs].get(ObjectKey(NAMESPACE_CROSS_DOMAIN, key.name))
-            domains = {one.key.name: one.view(Partner) for one in caches[self.domains]}
+            domains = ByName(caches[self.domains], lambda one: one.view(Partner), is_leaving_shown=True)
             return plan_job(_raw(mirror), _raw(summary), _raw(job), domains)
         summary = caches[self.task_summaries].get(self._at_host(key.name))
         group = caches[self.groups].get(ObjectKey("", key.name))
         task = caches[self.tasks].get(ObjectKey(NAMESPACE_CROSS_DOMAIN, key.name))
-        if task is not None and task.deleting:
-            return Both()
         raw = _raw(summary)
         job = None
         if raw is not None:
@@ -358,8 +326,20 @@ class Interconn(Controller):
         return ObjectKey(self.task_summaries.namespace or "", name)
 
     def _facts(self, caches: Caches) -> Facts:
-        parties = {one.key.name: one.view(Partner).is_partner for one in caches[self.domains] if not one.deleting}
-        return Facts(parties=parties, images={one.key.name: one.raw for one in caches[self.images] if not one.deleting})
+        return Facts(
+            parties=ByName(caches[self.domains], lambda one: one.view(Partner).is_partner),
+            images=ByName(caches[self.images], lambda one: one.raw),
+        )
+
+
+async def _is_there(targets: Sequence[Target], context: Context) -> bool:
+    """Whether any of these exists in the store, though the caches do not show it."""
+    for target in targets:
+        resource = await context.store.resource(target.group, target.kind)
+        with contextlib.suppress(NotFound):
+            await context.store.get(resource, target.name, target.namespace or None)
+            return True
+    return False
 
 
 def _raw(cached: Cached | None) -> Raw | None:

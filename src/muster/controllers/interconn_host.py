@@ -5,7 +5,7 @@ For each partner control plane there is, in the namespace of its master domain, 
 | object | written here | written by the member |
 |---|---|---|
 | KusciaJob (mirror) | the job as the initiator has it, without task ids | |
-| KusciaJobSummary | stage, stageTrigger, phase | `approveStatus` and `stageStatus` under its own ids |
+| KusciaJobSummary | stage, trigger, phase, reason | approvals and stages of its own parties, commands (`interconn_stages`) |
 | KusciaTaskSummary | the initiator's decisions for each of its TaskResources | its votes, and how its part of the task stands |
 
 The member's words go from there to where this control plane reads them: votes onto the TaskResources that stand for the
@@ -20,20 +20,23 @@ a job belong to nobody (owners can't be in another namespace), and go when their
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from muster.controllers.actions import Action, Create, Delete, Patch, PatchStatus, target_of
 from muster.controllers.interconn_parts import entry_of, host_step, with_entries
-from muster.controllers.runtime import Caches, Controller, Plan, Watch
-from muster.controllers.task_reservation_parts import API_VERSION, GROUP_KIND, is_member
-from muster.objects.kinds.kuscia_base import GROUP
+from muster.controllers.interconn_stages import command_in, command_on, is_taken, stage_labels, stage_patch
+from muster.controllers.runtime import ByName, Caches, Controller, Plan, Watch
+from muster.controllers.task_reservation_parts import GROUP_KIND, is_member
+from muster.objects.conditions import is_true
+from muster.objects.kinds.kuscia_base import API_VERSION, GROUP
 from muster.objects.kinds.kuscia_jobs import KusciaJob
 from muster.objects.kinds.kuscia_tasks import KusciaTask, TaskResource, TaskResourceGroup, TaskResourceGroupParty
 from muster.objects.labels import KusciaAnnotation, KusciaLabel, Muster
 from muster.objects.meta import annotations_of, labels_of, name_of, namespace_of, owner_reference
 from muster.objects.names import NAMESPACE_CROSS_DOMAIN
+from muster.objects.reason_codes import Reason
 from muster.objects.status import Raw
 from muster.objects.view import View, copy_json, view_of
 from muster.store.cache import CONTROLLER_INDEX, Cached, ObjectKey
@@ -99,24 +102,36 @@ def plan_task(
     actions: list[Action] = []
     for master, parties in by_master.items():
         summary = summaries.get(master)
+        lost: list[Raw] = []
         status = (summary.get("status") or {}) if summary is not None else {}
         changed: list[tuple[TaskResourceGroupParty, Raw]] = []
         for party in parties:
             raw = by_name.get((party.domain_id, party.task_resource_name))
             if raw is None:
                 continue
+            if summary is None and is_true((raw.get("status") or {}).get("conditions"), "Reserved"):
+                lost.append(_lost_party(view, party, master))
             step = host_step(raw, entry_of(status, party), party.role, now=now)
             changed += [(party, step.entry)] if step.entry is not None else []
             actions += [step.patch] if step.patch is not None else []
         fields: Raw = {"phase": phase} if phase and status.get("phase") != phase else {}
         if summary is None:
             status = {"phase": phase or "Pending", "resourceStatus": with_entries({}, changed)}
+            if lost:
+                status["partyTaskStatus"] = lost
             actions.append(Create(_summary(group, master, status)))
         elif changed or fields:
             if changed:
                 fields["resourceStatus"] = with_entries(status, changed)
             actions.append(Patch(target_of(summary, at_version=True), {"status": fields}))
     return Plan(actions)
+
+
+def _lost_party(group: TaskResourceGroup, party: TaskResourceGroupParty, master: str) -> Raw:
+    """It had promised, and the summary that says so was deleted: the member ends what it has, so this attempt is over."""
+    message = f"KusciaTaskSummary {master}/{group.metadata.name} was deleted"
+    status = {"domainID": party.domain_id, "phase": "Failed", "reason": Reason.EVICTED_BY_ADMIN.value, "message": message}
+    return {**status, **({"role": party.role} if party.role else {})}
 
 
 def _summary(group: Raw, namespace: str, status: Raw) -> Raw:
@@ -178,39 +193,32 @@ def plan_job(
 
 
 def _exchange(job: Raw, view: KusciaJob, summary: Raw, partners: Sequence[str]) -> list[Action]:
-    """The stage and phase to the member, its approvals and stages from it."""
+    """The stage and phase to the member, its approvals, stages and commands from it."""
     actions: list[Action] = []
-    spec = _stage(view)
+    ours, theirs = command_on(job, view.spec.initiator), command_in(summary)
+    if is_taken(theirs, ours, partners):
+        return [Patch(target_of(job, at_version=True), {"metadata": {"labels": stage_labels(theirs)}})]
     status = summary.get("status") or {}
     patch: Raw = {}
-    if any((summary.get("spec") or {}).get(key) != value for key, value in spec.items()):
-        patch["spec"] = spec
-    if status.get("phase", "") != view.status.phase:
-        patch["status"] = {"phase": view.status.phase}
+    if theirs.version <= ours.version and not ours.problem and stage_labels(theirs) != stage_labels(ours):
+        patch |= stage_patch(ours)
+    said_here = {"phase": view.status.phase or None, "reason": view.status.reason or None}
+    if news_here := {key: value for key, value in said_here.items() if status.get(key) != value}:
+        patch["status"] = news_here
     if patch:
         actions.append(Patch(target_of(summary, at_version=True), patch))
     known = job.get("status") or {}
     said: Raw = {}
     for field in ("approveStatus", "stageStatus"):
-        theirs = status.get(field) or {}
+        told = status.get(field) or {}
         news = {
-            party: theirs[party]
-            for party in partners
-            if theirs.get(party) and (known.get(field) or {}).get(party) != theirs[party]
+            party: told[party] for party in partners if told.get(party) and (known.get(field) or {}).get(party) != told[party]
         }
         if news:
             said[field] = news
     if said:
         actions.append(PatchStatus(target_of(job, at_version=True), said))
     return actions
-
-
-def _stage(view: KusciaJob) -> Raw:
-    labels = view.metadata.labels
-    return {
-        "stage": labels.get(KusciaLabel.JOB_STAGE) or "Create",
-        "stageTrigger": labels.get(KusciaLabel.JOB_STAGE_TRIGGER) or view.spec.initiator,
-    }
 
 
 def _copy_meta(job: Raw, view: KusciaJob, namespace: str, partners: Sequence[str]) -> Raw:
@@ -228,6 +236,12 @@ def _copy_meta(job: Raw, view: KusciaJob, namespace: str, partners: Sequence[str
             **({KusciaAnnotation.INTERCONN_KUSCIA_PARTIES: "_".join(partners)} if partners else {}),
             Muster.ORIGIN_CREATED: view.metadata.creation_timestamp,
             Muster.ORIGIN_UID: view.metadata.uid,
+            # That its work may be interrupted is the initiator's to say; how urgent it is at a partner is not.
+            **(
+                {Muster.PREEMPTIBLE: value}
+                if (value := {**annotations_of(job), **labels_of(job)}.get(Muster.PREEMPTIBLE))
+                else {}
+            ),
         },
     }
 
@@ -240,12 +254,15 @@ def _mirror(job: Raw, view: KusciaJob, namespace: str) -> Raw:
 
 
 def _job_summary(job: Raw, view: KusciaJob, namespace: str, partners: Sequence[str]) -> Raw:
+    stage = stage_patch(command_on(job, view.spec.initiator))
+    meta = _copy_meta(job, view, namespace, partners)
+    meta["labels"] |= stage.get("metadata", {}).get("labels", {})
     return {
         "apiVersion": API_VERSION,
         "kind": "KusciaJobSummary",
-        "metadata": _copy_meta(job, view, namespace, partners),
-        "spec": _stage(view),
+        "metadata": meta,
         "status": {"phase": view.status.phase} if view.status.phase else {},
+        "spec": stage["spec"],
     }
 
 
@@ -312,7 +329,7 @@ class InterconnHost(Controller):
     workers = 2
 
     def reconcile(self, key: ObjectKey, caches: Caches, now: float) -> Plan:
-        domains = _Domains(caches)
+        domains = ByName(caches[DOMAINS], lambda one: one.view(Partner), is_leaving_shown=True)
         if key.namespace == _JOBS:
             job = caches[JOBS].get(ObjectKey(NAMESPACE_CROSS_DOMAIN, key.name))
             copies = [one.raw for one in caches[JOBS].by_index("name", key.name) if one.key.namespace != NAMESPACE_CROSS_DOMAIN]
@@ -326,22 +343,3 @@ class InterconnHost(Controller):
         task = caches[TASKS].get(ObjectKey(NAMESPACE_CROSS_DOMAIN, key.name))
         phase = task.view(KusciaTask).status.phase if task is not None else ""
         return plan_task(group.raw, resources, {one.key.namespace: one.raw for one in own}, domains, phase=phase, now=now)
-
-
-class _Domains(Mapping[str, Partner]):
-    """The Domains in the cache, read as they are asked for."""
-
-    def __init__(self, caches: Caches) -> None:
-        self._cache = caches[DOMAINS]
-
-    def __getitem__(self, name: str) -> Partner:
-        found = self._cache.get(ObjectKey("", name))
-        if found is None:
-            raise KeyError(name)
-        return found.view(Partner)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter([one.key.name for one in self._cache])
-
-    def __len__(self) -> int:
-        return len(self._cache)

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from muster.controllers.actions import Patch
+from muster.controllers.actions import Action, Patch, Target
 from muster.controllers.task_reservation_parts import advance, is_later, resource_target
 from muster.objects.conditions import find_condition, set_condition, without_condition
 from muster.objects.kinds.kuscia_tasks import TaskResource, TaskResourceGroupParty
@@ -30,6 +30,15 @@ from muster.objects.view import copy_json, view_of
 
 WITHDRAW_CONDITION = "Withdraw"
 _HOSTS_WORDS = ("Reserving", "Schedulable", "Failed")
+
+
+class Both(msgspec.Struct, frozen=True):
+    """What to do in each of the two stores."""
+
+    here: Sequence[Action] = ()
+    host: Sequence[Action] = ()
+    absent: Sequence[Target] = ()
+    """What they take to be gone here; a cache that lags may only not show it yet, so the store is asked first."""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -87,6 +96,11 @@ def asked_back(entry: Raw) -> str:
     """Why the member wants it back; empty when it does not."""
     found = find_condition(entry.get("conditions"), WITHDRAW_CONDITION)
     return str(found.get("message") or "asked back") if found is not None and found.get("status") == "True" else ""
+
+
+def has_voted(entry: Raw) -> bool:
+    """Whether the member has promised in the try that the entry is at, so that the initiator may count on it."""
+    return entry.get("phase") in ("Reserved", "Schedulable") and bool(entry.get("memberTaskResourceName"))
 
 
 def entry_of(status: Mapping[str, Any], party: TaskResourceGroupParty) -> Raw | None:

@@ -17,8 +17,9 @@ import msgspec
 
 from muster.controllers.actions import Executor, PatchStatus, target_of
 from muster.controllers.job_plan import ACTIVE, ENDED, Present, Situation, plan
-from muster.controllers.job_pod_facts import PodFacts, PodView, facts_of
+from muster.controllers.job_pod_facts import PodFacts, facts_of
 from muster.controllers.job_status import conditions_for, end
+from muster.controllers.pod_views import PodView
 from muster.controllers.runtime import Caches, Context, Controller, Plan, Watch
 from muster.objects.kinds.muster_jobs import Job, JobStatus
 from muster.objects.labels import Muster

@@ -31,11 +31,12 @@ from muster.controllers.actions import Action, Delete, Emit, Target, Together
 from muster.controllers.kuscia_job_tasks import TaskView
 from muster.controllers.runtime import Caches, Context, Controller, Plan, Watch
 from muster.objects.kinds.kuscia_base import GROUP
+from muster.objects.kinds.kuscia_jobs import FINAL_PHASES
 from muster.objects.labels import Muster
 from muster.objects.names import NAMESPACE_CROSS_DOMAIN, NAMESPACE_SYSTEM
 from muster.objects.quantity import Quantity
 from muster.objects.reasons import Reason
-from muster.objects.time import format_time, parse_time
+from muster.objects.time import format_time, time_or
 from muster.objects.view import View
 from muster.store.cache import CONTROLLER_INDEX, Cached, ObjectKey
 from muster.store.events import WARNING, reference_to
@@ -57,7 +58,6 @@ _HOURS_MAX: Final = 24 * 366 * 100
 _COUNT_MAX: Final = 10_000_000
 _KEYS: Final = ("finishedHours", "finishedMax", "finishedBytesMax")
 _KEY: Final = ObjectKey("", "finished")
-_ENDS: Final = ("Succeeded", "Failed", "Cancelled", "ApprovalReject")
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,12 +161,9 @@ class EndView(View):
     @property
     def ended_s(self) -> float | None:
         """None while it has not ended, or is to be kept."""
-        if self.status.phase not in _ENDS or self.metadata.annotations.get(Muster.KEEP, "").lower() == "true":
+        if self.status.phase not in FINAL_PHASES or self.metadata.annotations.get(Muster.KEEP, "").lower() == "true":
             return None
-        try:
-            return parse_time(self.status.completion_time)
-        except ValueError:
-            return None
+        return time_or(self.status.completion_time, None)
 
 
 def _by_finished(job: Cached) -> Iterable[str]:

@@ -49,7 +49,8 @@ from muster.objects.kinds.muster_jobs import Job
 from muster.objects.meta import generation_of, metadata_of
 from muster.objects.reason_codes import Reason
 from muster.objects.status import Raw
-from muster.objects.time import format_time, parse_time
+from muster.objects.time import format_time, time_or
+from muster.store.backoff import doubled_s
 from muster.store.events import NORMAL, WARNING
 
 ENDED: Final = ("Succeeded", "Failed", "Cancelled")
@@ -204,8 +205,8 @@ def _failed(at: Situation, pod: PodFacts) -> Raw:
         else:
             change = end(at.now, "Failed", Reason(pod.reason), said)
         return {**change, "failures": failures}
-    wait_s = min(retry.backoff_seconds * 2 ** min(failures - 1, 40), retry.backoff_seconds_max)
-    text = f"attempt {at.attempt} failed, the next one waits {wait_s} s ({failures} of {retry.limit} retries): {said}"
+    wait_s = doubled_s(retry.backoff_seconds, failures - 1, retry.backoff_seconds_max)
+    text = f"attempt {at.attempt} failed, the next one waits {wait_s:.0f} s ({failures} of {retry.limit} retries): {said}"
     change = begin_attempt(status, at.now, Reason.BACKING_OFF, text, at.job.spec)
     return {**change, "failures": failures, "retryTime": format_time(at.now + wait_s)}
 
@@ -226,18 +227,9 @@ def _deadline(at: Situation) -> float | None:
     """When the job runs out of time where it stands."""
     spec, status = at.job.spec, at.job.status
     if status.phase == "Queued":
-        since = max(_instant(status.queued_time) or at.now, _instant(status.retry_time) or 0.0)
+        since = max(time_or(status.queued_time, at.now), time_or(status.retry_time, 0.0))
         return None if spec.scheduling_deadline_seconds is None else since + spec.scheduling_deadline_seconds
-    return (
-        None if spec.active_deadline_seconds is None else (_instant(status.start_time) or at.now) + spec.active_deadline_seconds
-    )
-
-
-def _instant(text: str) -> float | None:
-    try:
-        return parse_time(text) if text else None
-    except ValueError:
-        return None
+    return None if spec.active_deadline_seconds is None else time_or(status.start_time, at.now) + spec.active_deadline_seconds
 
 
 def _step(at: Situation, current: Mapping[str, PodFacts], counts: Mapping[str, Tally]) -> Raw | None:
@@ -264,7 +256,7 @@ def _step(at: Situation, current: Mapping[str, PodFacts], counts: Mapping[str, T
 def _carry_on(at: Situation) -> Plan:
     """Delete what is of other attempts, make what is missing, and tell how it goes."""
     status = at.job.status
-    retry_at = _instant(status.retry_time)
+    retry_at = time_or(status.retry_time, None)
     is_waiting = status.phase == "Queued" and retry_at is not None and at.now < retry_at
     stale = at.stale()
     # What failed stays for its log until the next attempt needs the name.
@@ -357,7 +349,7 @@ def _reason(at: Situation, stale: Sequence[PodFacts], counts: Mapping[str, Tally
 
 def _patience_ends(at: Situation) -> float:
     """From then on it is told whose end a queued job waits for."""
-    return (_instant(at.job.status.queued_time) or at.now) + ENDING_S
+    return time_or(at.job.status.queued_time, at.now) + ENDING_S
 
 
 def _difference(at: Situation, new: Raw) -> Raw:

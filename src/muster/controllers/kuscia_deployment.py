@@ -7,40 +7,33 @@ It makes pods itself, on a real cluster too: the scheduler, quotas and links tre
 both stores, and the embedded store has no controller of Deployments.
 
 Concurrency: several workers, one key at a time. `reconcile` does not suspend, so that port numbers are given out one after the
-other, through the ledger that it shares with the controller of tasks. A new leader's caches may lag behind what the last one
-has given out, so before it gives out any it reads once from the store what is taken.
+other (`port_book`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import Callable, Iterable
 from typing import ClassVar, Final
 
-import msgspec
-
 from muster.controllers import kuscia_task
 from muster.controllers.actions import Create
 from muster.controllers.kuscia_deployment_plan import DeploymentPlan, DeploymentState, plan, refuse
-from muster.controllers.kuscia_task_parts import Party
 from muster.controllers.kuscia_task_pods import TaskPod
+from muster.controllers.parties import Bare, DomainView, comes_or_goes, party_of
+from muster.controllers.port_book import PORT_INDEX, PortBook, ports_of_deployment
 from muster.controllers.runtime import Caches, Context, Controller, Plan, Watch
-from muster.controllers.task_ports import PortLedger, deployment_ports, port_key, port_keys
+from muster.controllers.task_ports import PortLedger, deployment_ports
 from muster.objects.kinds.kuscia_base import GROUP
-from muster.objects.kinds.kuscia_tasks import KusciaTask
 from muster.objects.labels import KusciaLabel
-from muster.objects.meta import labels_of, name_of, namespace_of, uid_of
+from muster.objects.meta import labels_of, name_of, namespace_of
 from muster.objects.names import NAMESPACE_CROSS_DOMAIN
 from muster.objects.rules.report import obj, objs, text
 from muster.objects.status import Forbidden, Invalid, NotFound, Raw
-from muster.objects.view import View, view_of
 from muster.store.cache import Cached, ObjectKey, by_label
 from muster.store.contract import Store
-from muster.store.informer import is_newer
 
 _BY_UID: Final = "kuscia-deployment-by-uid"
-_BY_PORT: Final = "kuscia-deployment-by-port"
 _BY_WAIT: Final = "kuscia-deployment-by-wait"
 _BY_DEPLOYMENT: Final = "kuscia-deployment-uid"
 _PAGE_LEN: Final = 500
@@ -48,25 +41,8 @@ _LOOK_AGAIN_S: Final = 1.0
 _KINDS: Final = ("Pod", "Service", "ConfigMap")
 
 
-class DomainSpecView(View):
-    role: str = ""
-    master: str = ""
-
-
-class DomainView(View):
-    spec: DomainSpecView = msgspec.field(default_factory=DomainSpecView)
-
-
-class _Nothing(View):
-    """For kinds of which only the metadata counts."""
-
-
 def _uid(deployment: Cached) -> Iterable[str]:
     return (deployment.uid,)
-
-
-def _ports(deployment: Cached) -> Iterable[str]:
-    return tuple(port_keys(deployment_ports(deployment.raw)))
 
 
 def _waits(deployment: Cached) -> Iterable[str]:
@@ -100,7 +76,7 @@ DEPLOYMENTS = Watch(
     group=GROUP,
     kind="KusciaDeployment",
     namespace=NAMESPACE_CROSS_DOMAIN,
-    indexes={_BY_UID: _uid, _BY_PORT: _ports, _BY_WAIT: _waits},
+    indexes={_BY_UID: _uid, PORT_INDEX: ports_of_deployment, _BY_WAIT: _waits},
 )
 PODS = Watch(
     group="",
@@ -122,20 +98,11 @@ SERVICES, FILES = (
     for kind in ("Service", "ConfigMap")
 )
 IMAGES = Watch(group=GROUP, kind="AppImage", keys=_looked_at("image"))
-DOMAINS = Watch(group=GROUP, kind="Domain", view=DomainView, keep="nothing", keys=_looked_at("domain"))
-NAMESPACES = Watch(group="", kind="Namespace", view=_Nothing, keep="nothing", keys=_looked_at("domain"))
+DOMAINS = Watch(group=GROUP, kind="Domain", view=DomainView, keep="nothing", keys=_looked_at("domain"), matters=comes_or_goes)
+NAMESPACES = Watch(group="", kind="Namespace", view=Bare, keep="nothing", keys=_looked_at("domain"), matters=comes_or_goes)
 SUMMARIES = Watch(group=GROUP, kind="KusciaDeploymentSummary", keys=_by_name)
 TASKS = dataclasses.replace(kuscia_task.TASKS, keys=_nobody)
 """The same cache as the controller of tasks has, for the ports that they hold."""
-_TASK_PORTS: Final = "kuscia-task-by-port"
-assert _TASK_PORTS in TASKS.indexes
-
-
-class _Taken(msgspec.Struct, frozen=True):
-    """What the store held at the start of the term: port (`port_key`) to its holder's uid, and the version of each kind."""
-
-    holders: dict[str, str]
-    versions: dict[str, str]
 
 
 class KusciaDeployments(Controller):
@@ -146,19 +113,14 @@ class KusciaDeployments(Controller):
     workers: ClassVar[int] = 2
 
     def __init__(self, ledger: PortLedger | None = None) -> None:
-        self._ledger = ledger if ledger is not None else PortLedger()
-        self._uids: dict[ObjectKey, str] = {}
-        """Of deployments that have something in the ledger."""
-        self._term: Context | None = None
-        self._taken: _Taken | None = None
-        self._reading: asyncio.Lock | None = None
+        self._ports = PortBook(ledger if ledger is not None else PortLedger(), TASKS, DEPLOYMENTS)
 
     def reconcile(self, key: ObjectKey, caches: Caches, now: float) -> Plan:
         decided = self._decide(key, caches, now, frozenset())
         return Plan() if decided is None else Plan(decided.actions, decided.requeue_after_s)
 
     async def handle(self, key: ObjectKey, context: Context) -> float | None:
-        await self._read_taken(context)
+        await self._ports.begin(context)
         now = context.clock()
         decided = self._decide(key, context.caches, now, frozenset())
         if decided is None:
@@ -182,19 +144,10 @@ class KusciaDeployments(Controller):
     def _decide(self, key: ObjectKey, caches: Caches, now: float, foreign: frozenset[tuple[str, str]]) -> DeploymentPlan | None:
         deployment = caches[DEPLOYMENTS].get(key)
         if deployment is None:
-            uid = self._uids.get(key, "")
-            if uid and self._ledger.drop_gone(uid):
-                del self._uids[key]
+            self._ports.forget(key)
             return None
         decided = plan(self._state(deployment, caches, now, foreign))
-        if decided.allocated is not None:
-            self._ledger.give(deployment.uid, decided.allocated)
-            self._uids[key] = deployment.uid
-        elif deployment_ports(deployment.raw):
-            self._ledger.drop(deployment.uid)
-            self._uids.pop(key, None)
-        else:
-            self._ledger.see(deployment.uid)
+        self._ports.note(deployment, decided.allocated, is_shown=bool(deployment_ports(deployment.raw)))
         return decided
 
     def _state(self, deployment: Cached, caches: Caches, now: float, foreign: frozenset[tuple[str, str]]) -> DeploymentState:
@@ -206,69 +159,13 @@ class KusciaDeployments(Controller):
             services=[one.raw for one in services],
             files=[one.raw for one in caches[FILES].by_index(_BY_DEPLOYMENT, uid)],
             find_image=lambda name: _raw(caches[IMAGES].get(ObjectKey("", name))),
-            find_party=lambda name: _party(name, caches),
+            # A Domain that is being deleted waits for its services: they are kept up until they are deleted themselves.
+            find_party=lambda name: party_of(caches[DOMAINS].get(ObjectKey("", name)), caches[NAMESPACES]),
             partners=_partners(raw, caches),
             foreign=foreign,
-            is_taken=lambda domain, number: self._is_taken(domain, number, uid, caches),
+            is_taken=lambda domain, number: self._ports.is_taken(domain, number, uid, caches),
             now=now,
         )
-
-    # -- ports ---------------------------------------------------------------------------------------------------------------
-
-    def _is_taken(self, domain_id: str, number: int, by_others_than: str, caches: Caches) -> bool:
-        key = port_key(domain_id, number)
-        if self._ledger.is_taken(domain_id, number, by_others_than) or self._was_taken(key, by_others_than, caches):
-            return True
-        if any(one.uid != by_others_than for one in caches[DEPLOYMENTS].by_index(_BY_PORT, key)):
-            return True
-        return bool(caches[TASKS].by_index(_TASK_PORTS, key))
-
-    def _was_taken(self, key: str, by_others_than: str, caches: Caches) -> bool:
-        """Whether somebody had it when the term began whom the caches do not show yet."""
-        taken = self._taken
-        holder = taken.holders.get(key) if taken is not None else None
-        if taken is None or holder is None or holder == by_others_than:
-            return False
-        is_behind = any(is_newer(taken.versions[watch.kind], caches.version(watch)) for watch in (TASKS, DEPLOYMENTS))
-        if not is_behind:
-            self._taken = _Taken({}, taken.versions)  # the caches show all that there was
-        return is_behind
-
-    async def _read_taken(self, context: Context) -> None:
-        """Once in a term."""
-        if self._term is context:
-            return
-        if self._reading is None:
-            self._reading = asyncio.Lock()
-        async with self._reading:
-            if self._term is context:
-                return
-            for uid in self._uids.values():
-                self._ledger.drop(uid)
-            self._uids.clear()
-            holders: dict[str, str] = {}
-            versions = {}
-            for kind in ("KusciaTask", "KusciaDeployment"):
-                resource, token = await context.store.resource(GROUP, kind), ""
-                while True:
-                    page = await context.store.list(resource, NAMESPACE_CROSS_DOMAIN, limit=_PAGE_LEN, continue_token=token)
-                    versions[kind] = page.resource_version
-                    for raw in page.items:
-                        holders.update(dict.fromkeys(_held_ports(kind, raw), uid_of(raw)))
-                    token = page.continue_token
-                    if not token:
-                        break
-            self._taken = _Taken(holders, versions)
-            self._term = context
-
-
-def _held_ports(kind: str, raw: Raw) -> list[str]:
-    if kind == "KusciaDeployment":
-        return list(port_keys(deployment_ports(raw)))
-    try:
-        return list(port_keys(view_of(KusciaTask, raw).status.allocated_ports))
-    except msgspec.ValidationError:
-        return []  # the informer says so
 
 
 async def _foreign_services(decided: DeploymentPlan, context: Context) -> frozenset[tuple[str, str]]:
@@ -304,24 +201,13 @@ def _raw(cached: Cached | None) -> Raw | None:
     return cached.raw if cached is not None else None
 
 
-def _party(name: str, caches: Caches) -> Party | None:
-    domain = caches[DOMAINS].get(ObjectKey("", name))
-    if domain is None:
-        return None
-    namespace = caches[NAMESPACES].get(ObjectKey("", name))
-    return Party(
-        is_partner=domain.view(DomainView).spec.role == "partner",
-        has_namespace=namespace is not None and not namespace.deleting,
-    )
-
-
 def _partners(deployment: Raw, caches: Caches) -> dict[str, dict[str, Raw]]:
     """What partners say of their parts, by party."""
     found: dict[str, dict[str, Raw]] = {}
     for _, party in objs(obj(deployment, "spec"), "parties", ""):
         domain_id = text(party, "domainID")
         domain = caches[DOMAINS].get(ObjectKey("", domain_id))
-        if domain is None or domain.view(DomainView).spec.role != "partner":
+        if domain is None or not domain.view(DomainView).is_partner:
             continue
         for namespace in (domain_id, domain.view(DomainView).spec.master):
             summary = caches[SUMMARIES].get(ObjectKey(namespace, name_of(deployment))) if namespace else None

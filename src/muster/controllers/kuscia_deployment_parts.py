@@ -18,8 +18,9 @@ from typing import Any, Final
 import msgspec
 
 from muster.controllers.kuscia_deployment_rollout import DEFAULT_SHARE, Replica, Strategy, scaled
-from muster.controllers.kuscia_task_parts import Party, carried
+from muster.controllers.kuscia_task_parts import carried
 from muster.controllers.kuscia_task_pods import TaskPod
+from muster.controllers.parties import Party
 from muster.controllers.task_kit import KitError, PartyKit, Work, cluster_define, define_party, party_kits, short
 from muster.controllers.task_kit_objects import CONFIG_VOLUME, config_files, config_map, pod_template, service
 from muster.controllers.task_ports import PartyPorts, PortWish
@@ -30,7 +31,8 @@ from muster.objects.reason_codes import Reason
 from muster.objects.rules.kuscia_deployments import AFFINITY_MODES
 from muster.objects.rules.report import obj, objs, text
 from muster.objects.status import Raw, shown
-from muster.objects.time import parse_time
+from muster.objects.time import time_or
+from muster.objects.words import whole_number
 
 CONTROLLER_VALUE: Final = "kusciadeployment"
 _HASH_LEN: Final = 10
@@ -83,25 +85,10 @@ def parts_of(deployment: Raw, find_image: Callable[[str], Raw | None], find_part
     """The parts of all parties, in the order of the spec. KitError says what is missing or wrong."""
     work = work_of(deployment)
     parties = [party for _, party in objs(obj(deployment, "spec"), "parties", "")]
-    for index, party in enumerate(parties):
-        domain_id = text(party, "domainID")
-        known = find_party(domain_id)
-        if known is None or not (known.has_namespace or known.is_partner):
-            what = f"Domain {domain_id!r}" if known is None else f"namespace {domain_id!r} of that Domain"
-            raise KitError(
-                Reason.PARTY_UNKNOWN,
-                f"spec.parties[{index}].domainID: there is no {what}; create the Domain, or correct its id",
-                is_waiting=True,
-            )
-
-    def is_own(domain_id: str) -> bool:
-        known = find_party(domain_id)
-        return known is not None and not known.is_partner
-
     # The kit knows no part without a pod; a deployment may be scaled to none.
     asked = [obj(party, "template").get("replicas") for party in parties]
     some = [_with_replicas(party, 1) if count == 0 else party for party, count in zip(parties, asked, strict=True)]
-    kits = party_kits(work, some, find_image, is_own)
+    kits = party_kits(work, some, find_image, find_party)
     return [
         _part(work, party, kit, 0 if count == 0 else kit.replicas) for party, kit, count in zip(some, kits, asked, strict=True)
     ]
@@ -258,12 +245,12 @@ def files_of(deployment: Raw, part: Part, template: Template) -> Raw | None:
 def replica_of(pod: TaskPod, now: float) -> Replica:
     meta, status = pod.metadata, pod.status
     ready = status.condition("Ready")
-    created_s = _moment(meta.creation_timestamp, now)
-    ended_s = _moment(ready.last_transition_time if ready is not None else "", created_s)
+    created_s = time_or(meta.creation_timestamp, now)
+    ended_s = time_or(ready.last_transition_time if ready is not None else "", created_s)
     return Replica(
         name=meta.name,
         uid=meta.uid,
-        index=_number(meta.labels.get(Muster.INDEX, ""), -1),
+        index=whole_number(meta.labels.get(Muster.INDEX, ""), -1),
         template_hash=meta.labels.get(Muster.TEMPLATE_HASH, ""),
         is_ready=status.phase == "Running" and ready is not None and ready.status == "True",
         is_ended=pod.is_finished,
@@ -271,17 +258,6 @@ def replica_of(pod: TaskPod, now: float) -> Replica:
         has_node=bool(pod.spec.node_name),
         created_s=created_s,
         ended_s=ended_s,
-        ran_s=max(ended_s - _moment(status.start_time, ended_s), 0.0),
-        attempt=max(_number(meta.annotations.get(Muster.ATTEMPT, ""), 1), 1),
+        ran_s=max(ended_s - time_or(status.start_time, ended_s), 0.0),
+        attempt=max(whole_number(meta.annotations.get(Muster.ATTEMPT, ""), 1), 1),
     )
-
-
-def _moment(text_: str, default: float) -> float:
-    try:
-        return parse_time(text_)
-    except ValueError:
-        return default
-
-
-def _number(text_: str, default: int) -> int:
-    return int(text_) if text_.isascii() and text_.isdecimal() and len(text_) <= 6 else default

@@ -17,7 +17,19 @@ from typing import Any, Final
 
 import msgspec
 
-from muster.controllers.actions import Action, Create, Delete, Emit, Patch, PatchStatus, Target, Together, target_of
+from muster.controllers.actions import (
+    Action,
+    Create,
+    Delete,
+    Emit,
+    Patch,
+    PatchStatus,
+    Target,
+    Together,
+    target_of,
+    with_finalizer,
+    without_finalizer,
+)
 from muster.controllers.kuscia_deployment_parts import (
     Part,
     Template,
@@ -40,8 +52,8 @@ from muster.controllers.kuscia_deployment_status import (
     status_patch,
     whole_of,
 )
-from muster.controllers.kuscia_task_parts import Party
 from muster.controllers.kuscia_task_pods import TaskPod, finding
+from muster.controllers.parties import Party
 from muster.controllers.task_kit import KitError, short
 from muster.controllers.task_ports import (
     IsTaken,
@@ -100,8 +112,7 @@ def plan(state: DeploymentState) -> DeploymentPlan:
     if is_deleting(deployment):
         return _leave(state)
     if Muster.DEPLOYMENT_FINALIZER not in finalizers_of(deployment):
-        finalizers = [*finalizers_of(deployment), Muster.DEPLOYMENT_FINALIZER]
-        return DeploymentPlan([Patch(target_of(deployment, at_version=True), {"metadata": {"finalizers": finalizers}})])
+        return DeploymentPlan([with_finalizer(deployment, Muster.DEPLOYMENT_FINALIZER)])
     try:
         parts = parts_of(deployment, state.find_image, state.find_party)
         allocated = deployment_ports(deployment)
@@ -290,13 +301,7 @@ def _leave(state: DeploymentState) -> DeploymentPlan:
         return DeploymentPlan([Together(tuple(Delete(target) for target in targets[:_STEP_MAX]))])
     if state.pods or state.services or state.files:
         return DeploymentPlan()
-    return DeploymentPlan([release(state.deployment)], is_last=True)
-
-
-def release(deployment: Raw) -> Patch:
-    """Let the deployment go."""
-    left = [name for name in finalizers_of(deployment) if name != Muster.DEPLOYMENT_FINALIZER]
-    return Patch(target_of(deployment, at_version=True), {"metadata": {"finalizers": left}})
+    return DeploymentPlan([without_finalizer(state.deployment, Muster.DEPLOYMENT_FINALIZER)], is_last=True)
 
 
 def _place(raw: Raw) -> tuple[str, str]:

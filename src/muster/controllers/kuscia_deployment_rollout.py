@@ -21,6 +21,8 @@ from typing import Final
 
 import msgspec
 
+from muster.store.backoff import doubled_s
+
 BACKOFF_BASE_S: Final = 10.0
 BACKOFF_MAX_S: Final = 300.0
 GOOD_RUN_S: Final = 600.0
@@ -91,7 +93,7 @@ def bounds(strategy: Strategy, desired: int) -> tuple[int, int]:
 
 def backoff_s(attempt: int) -> float:
     """The pause after a pod's `attempt`-th run in a row ended."""
-    return float(min(BACKOFF_BASE_S * 2 ** min(max(attempt - 1, 0), 20), BACKOFF_MAX_S))
+    return doubled_s(BACKOFF_BASE_S, attempt - 1, BACKOFF_MAX_S)
 
 
 def rollout(desired: int, strategy: Strategy, pods: Sequence[Replica], template_hash: str, now: float) -> Rollout:

@@ -13,20 +13,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-import msgspec
 from prometheus_client import Counter, Gauge
 
 from muster.controllers.actions import Action, Create, PatchStatus
 from muster.controllers.kuscia_job_plan import plan
 from muster.controllers.kuscia_job_tasks import Facts, Taken, TaskView, task_name
+from muster.controllers.parties import DomainView, comes_or_goes
 from muster.controllers.runtime import Caches, Context, Controller, Plan, Watch, controller_key
+from muster.objects.job_stages import BEFORE_RUNNING
 from muster.objects.kinds.kuscia_base import GROUP
 from muster.objects.kinds.kuscia_jobs import KusciaJob
 from muster.objects.labels import KusciaAnnotation
 from muster.objects.meta import annotations_of, controller_of
 from muster.objects.names import NAMESPACE_CROSS_DOMAIN
 from muster.objects.status import BadRequest, Invalid, Raw, RequestEntityTooLarge
-from muster.objects.view import View
 from muster.store.cache import CONTROLLER_INDEX, Cached, ObjectKey
 from muster.store.informer import Change
 
@@ -41,19 +41,7 @@ _TASKS_PER_S: Final = 4_000.0
 every half second."""
 _LAG_S: Final = 1.0
 """How long the cache is waited for after a write; its arrival wakes the job before that."""
-_UNFINISHED: Final = ("", "initialized", "AwaitingApproval", "Pending", "Running")
-
-
-class DomainSpecView(View):
-    role: str = ""
-
-
-class DomainView(View):
-    spec: DomainSpecView = msgspec.field(default_factory=DomainSpecView)
-
-    @property
-    def is_partner(self) -> bool:
-        return self.spec.role == "partner"
+_UNFINISHED: Final = (*BEFORE_RUNNING, "Running")
 
 
 def _by_party(job: Cached) -> Iterable[str]:
@@ -67,14 +55,6 @@ def _by_party(job: Cached) -> Iterable[str]:
 def _by_image(job: Cached) -> Iterable[str]:
     view = job.view(KusciaJob)
     return tuple(dict.fromkeys(task.app_image for task in view.spec.tasks)) if view.status.phase in _UNFINISHED else ()
-
-
-def _domain_matters(change: Change) -> bool:
-    """Nodes report often and change a Domain's status; jobs care whether it is there and whose it is."""
-    old, new = change.old, change.new
-    if old is None or new is None:
-        return True
-    return old.deleting != new.deleting or old.view(DomainView).is_partner != new.view(DomainView).is_partner
 
 
 def _image_matters(change: Change) -> bool:
@@ -101,7 +81,7 @@ DOMAINS = Watch(
     kind="Domain",
     view=DomainView,
     keys=lambda domain, caches: [job.key for job in caches[JOBS].by_index(PARTY_INDEX, domain.key.name)],
-    matters=_domain_matters,
+    matters=comes_or_goes,
 )
 IMAGES = Watch(
     group=GROUP,

@@ -1,20 +1,21 @@
 """Following the stage commands of a job: what each changes in the draft, and how it is answered. Pure.
 
-Which commands there are and when they are possible is in `kuscia_job_stages`. Every command is answered once, in the write that
-carries out what follows from it: `status.stage` and `status.stageVersion`, and the condition `JobStageAccepted`.
+Which commands there are and when they are possible is in `objects.job_stages`. Every command is answered once, in the write
+that carries out what follows from it: `status.stage` and `status.stageVersion`, and the condition `JobStageAccepted`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from muster.controllers.actions import Patch
 from muster.controllers.kuscia_job_draft import Draft, target_of_job
 from muster.controllers.kuscia_job_graph import SUCCEEDED, WAITING
-from muster.controllers.kuscia_job_stages import (
+from muster.objects.conditions import find_condition
+from muster.objects.job_stages import (
     CANCEL,
     RESTART,
+    STAGE_CONDITION,
     START,
     STOP,
     SUSPEND,
@@ -24,12 +25,9 @@ from muster.controllers.kuscia_job_stages import (
     refusal,
     rerun_aliases,
 )
-from muster.objects.conditions import find_condition
 from muster.objects.kinds.kuscia_jobs import KusciaJob
 from muster.objects.labels import KusciaLabel, Muster
 from muster.objects.reasons import Reason
-
-STAGE_CONDITION: Final = "JobStageAccepted"
 
 
 def after_restart(job: KusciaJob) -> Patch | None:

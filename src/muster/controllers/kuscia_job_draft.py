@@ -18,11 +18,18 @@ import msgspec
 
 from muster.controllers.actions import Action, Create, Delete, Emit, Patch, PatchStatus, Target, Together
 from muster.controllers.kuscia_job_graph import FAILED, SKIPPED, SUCCEEDED, WAITING, Graph
-from muster.controllers.kuscia_job_tasks import API_VERSION, Facts, TaskView, new_task, task_name
+from muster.controllers.kuscia_job_tasks import Facts, TaskView, new_task, takes_part, task_name
 from muster.controllers.runtime import Plan
 from muster.objects.conditions import ConditionStatus, set_condition, without_condition
-from muster.objects.kinds.kuscia_base import GROUP
-from muster.objects.kinds.kuscia_jobs import JobTask, JobTaskStatus, KusciaJob, KusciaJobStatus, PartyTaskCreateStatus
+from muster.objects.kinds.kuscia_base import API_VERSION, GROUP
+from muster.objects.kinds.kuscia_jobs import (
+    FINAL_PHASES,
+    JobTask,
+    JobTaskStatus,
+    KusciaJob,
+    KusciaJobStatus,
+    PartyTaskCreateStatus,
+)
 from muster.objects.kinds.shapes import PlainCondition
 from muster.objects.labels import Muster
 from muster.objects.reasons import Reason
@@ -129,7 +136,7 @@ class Draft:
         self.events: list[Action] = []
         records = {record.alias: record for record in status.tasks}
         # Where a partner is the initiator its names are taken over, and the alias tells which task it is.
-        is_member = facts.parties.get(job.spec.initiator) is True
+        is_member = takes_part(job, facts)
         found = {task.alias if is_member else task.metadata.name: task for task in live}
         self.standings: dict[str, Standing] = {}
         for task in job.spec.tasks:
@@ -178,7 +185,7 @@ class Draft:
     def go(self, phase: str, reason: str, message: str) -> None:
         """To another phase; the times follow from it."""
         self.phase, self.reason, self.message = phase, reason, message
-        is_over = phase in ("Succeeded", "Failed", "Cancelled", "ApprovalReject")
+        is_over = phase in FINAL_PHASES
         if phase == _RUNNING and not self.start_time:
             self.start_time = format_time(self.now)
         self.completion_time = (self.completion_time or format_time(self.now)) if is_over else ""

@@ -25,11 +25,11 @@ from typing import Final
 from muster.controllers.kuscia_job_commands import after_restart, obey
 from muster.controllers.kuscia_job_draft import SHOWN_MAX, Draft, Standing, counts
 from muster.controllers.kuscia_job_graph import FAILED, SKIPPED, SUCCEEDED, WAITING, split
-from muster.controllers.kuscia_job_stages import FINAL
-from muster.controllers.kuscia_job_tasks import Facts, Hindrance, TaskView, hindrance
+from muster.controllers.kuscia_job_member import take_part
+from muster.controllers.kuscia_job_tasks import Facts, Hindrance, TaskView, hindrance, takes_part
 from muster.controllers.runtime import Plan
 from muster.objects.conditions import find_condition
-from muster.objects.kinds.kuscia_jobs import KusciaJob
+from muster.objects.kinds.kuscia_jobs import FINAL_PHASES, KusciaJob
 from muster.objects.labels import Muster
 from muster.objects.reasons import Reason
 
@@ -47,8 +47,8 @@ def plan(job: KusciaJob, live: Sequence[TaskView], facts: Facts, now: float) -> 
     draft = Draft(job, live, facts, now)
     if draft.newer is not None:
         return _out_of_date(draft, draft.newer)
-    if facts.parties.get(job.spec.initiator) is True:
-        _take_part(draft)
+    if takes_part(job, facts):
+        take_part(draft)
         return draft.result()
     obey(draft)
     for _ in range(_STEPS_MAX):
@@ -145,24 +145,6 @@ def _start(draft: Draft) -> None:
     draft.set("JobCreateSucceeded", "True", "Created")
     draft.set("JobStartSucceeded", "True", "Started")
     draft.go("Running", Reason.STARTED.value, "")
-
-
-def _take_part(draft: Draft) -> None:
-    """The initiator has a control plane of its own, which decides about the job; here only the own parties answer."""
-    if draft.phase not in ("", "initialized", "AwaitingApproval"):
-        return
-    own = draft.own_parties
-    if not draft.facts.workload_approval:
-        for party in own:
-            draft.approve.setdefault(party, "JobAccepted")
-    rejected = [party for party in own if draft.approve.get(party) == "JobRejected"]
-    waiting = [party for party in own if draft.approve.get(party) is None]
-    if rejected:
-        draft.go("ApprovalReject", Reason.APPROVAL_REJECTED.value, f"rejected by {', '.join(rejected)}")
-    elif waiting:
-        draft.go("AwaitingApproval", Reason.AWAITING_APPROVAL.value, f"waits for the approval of {', '.join(waiting)}")
-    else:
-        draft.go("Pending", "", f"accepted; {draft.job.spec.initiator} decides when it starts")
 
 
 # -- running ----------------------------------------------------------------------------------------------------------------
@@ -272,7 +254,7 @@ def _summary(draft: Draft) -> tuple[str, str]:
 
 def _settle(draft: Draft) -> None:
     """After the end, or while suspended: what is still under way is stopped, what was not begun is not going to be."""
-    if draft.phase in FINAL and not draft.completion_time:
+    if draft.phase in FINAL_PHASES and not draft.completion_time:
         draft.go(draft.phase, draft.reason, draft.message)
     code = _STOP_CODES.get(draft.phase)
     if code is None:

@@ -17,17 +17,16 @@ import msgspec
 
 from muster.controllers.kuscia_job_shares import PartyTotal, pod_shares, totals_text
 from muster.objects.bandwidth_demands import PODS_MAX, deploy_template
-from muster.objects.kinds.kuscia_base import GROUP
+from muster.objects.kinds.kuscia_base import API_VERSION, TASK_ENDED
 from muster.objects.kinds.kuscia_jobs import JobParty, JobTask, KusciaJob
 from muster.objects.labels import KusciaAnnotation, KusciaLabel, Muster
 from muster.objects.names import LABEL_LEN_MAX
 from muster.objects.reasons import Reason
 from muster.objects.status import Raw
 from muster.objects.view import View, to_raw
+from muster.objects.words import whole_number
 
-API_VERSION: Final = f"{GROUP}/v1alpha1"
 CONTROLLER_VALUE: Final = "kuscia-job"
-ENDED: Final = ("Succeeded", "Failed")
 _HASH_LEN: Final = 12
 _CARRIED: Final[tuple[str, ...]] = (Muster.PRIORITY_CLASS, Muster.QUEUE, Muster.PREEMPTIBLE, Muster.USER, Muster.GROUP)
 """Labels and annotations of the job that its tasks have too."""
@@ -63,12 +62,11 @@ class TaskView(View):
 
     @property
     def run(self) -> int:
-        text = self.metadata.annotations.get(Muster.RUN, "")
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+        return whole_number(self.metadata.annotations.get(Muster.RUN, ""))
 
     @property
     def has_ended(self) -> bool:
-        return self.status.phase in ENDED
+        return self.status.phase in TASK_ENDED
 
     @property
     def is_deleting(self) -> bool:
@@ -109,6 +107,12 @@ class Hindrance(msgspec.Struct, frozen=True):
     reason: Reason
     message: str
     is_final: bool = False
+
+
+def takes_part(job: KusciaJob, facts: Facts) -> bool:
+    """Whether another control plane decides about the job: it came from there, or its initiator has one of its own."""
+    is_copy = job.metadata.annotations.get(KusciaAnnotation.SELF_CLUSTER_AS_INITIATOR) == "false"
+    return is_copy or facts.parties.get(job.spec.initiator) is True
 
 
 def task_name(job_name: str, job_uid: str, task: JobTask) -> str:

@@ -11,22 +11,26 @@ from typing import Any, Final
 
 import msgspec
 
-from muster.controllers.actions import Action, Delete, Emit, Patch, PatchStatus, Target, Together, target_of
-from muster.controllers.kuscia_task_parts import TaskState, short_list, with_conditions
+from muster.controllers.actions import Action, Delete, Emit, Patch, PatchStatus, Target, Together, target_of, without_finalizer
+from muster.controllers.kuscia_task_parts import TaskState, with_conditions
 from muster.controllers.kuscia_task_pods import TaskPod
 from muster.controllers.kuscia_task_status import Evaluation, difference
 from muster.controllers.task_reservation_parts import GROUP_KIND
-from muster.objects.kinds.kuscia_base import GROUP
+from muster.objects.conditions import ConditionStatus, is_true
+from muster.objects.kinds.kuscia_base import GROUP, TASK_ENDED
 from muster.objects.kinds.kuscia_tasks import PartyAllocatedPorts
 from muster.objects.labels import KusciaLabel, Muster
 from muster.objects.meta import annotations_of, finalizers_of, is_deleting, labels_of
 from muster.objects.rules.report import obj, objs
 from muster.objects.status import Raw
-from muster.objects.time import format_time, parse_time
+from muster.objects.time import format_time, time_or
+from muster.objects.words import short_list
 from muster.store.events import NORMAL, WARNING, EventKind, reference_to
 
-FINISHED: Final = ("Succeeded", "Failed")
 RELEASED: Final = "Released"
+PARTY_FAILED: Final = "PartyFailed"
+"""A condition: the attempt has failed as far as is known here, and partners may yet say why (`kuscia_task_plan`)."""
+_FALSE: Final[ConditionStatus] = "False"
 
 
 class TaskPlan(msgspec.Struct, frozen=True):
@@ -57,6 +61,7 @@ def restart(
     """This attempt is over, and another one follows. What is written here is all that the next step needs."""
     parties = [{**party, "phase": "Pending"} for party in (found.parties if found is not None else [])]
     for party in parties:
+        party.pop("reason", None)
         party.pop("message", None)
     status: Raw = {
         "phase": "Pending",
@@ -65,7 +70,11 @@ def restart(
         "retryTime": format_time(math.ceil(state.now + pause_s)),
         "progress": 0.0,
         "conditions": with_conditions(
-            state, ("ResourceCreated", "False", reason, ""), ("Running", "False", reason, ""), ("Success", "False", reason, "")
+            state,
+            ("ResourceCreated", "False", reason, ""),
+            ("Running", "False", reason, ""),
+            ("Success", "False", reason, ""),
+            *([(PARTY_FAILED, _FALSE, reason, "")] if is_true(state.status.get("conditions"), PARTY_FAILED) else []),
         ),
     }
     if found is not None:
@@ -89,7 +98,7 @@ def between_attempts(state: TaskState) -> TaskPlan:
         waits_for = f"; waits until {short_list(left)} has ended" if left else ""
         message = state.view.status.message.partition("; waits until ")[0] + waits_for
         return TaskPlan(write_status(state, {"message": message}))
-    left_s = moment(state.view.status.retry_time, state.now) - state.now
+    left_s = time_or(state.view.status.retry_time, state.now) - state.now
     if left_s > 0:
         return TaskPlan((), left_s)
     status: Raw = {"attempts": state.attempt + 1, "retryTime": None, "podStatuses": {}, "serviceStatuses": {}}
@@ -105,10 +114,10 @@ def finish(state: TaskState, phase: str, reason: str, message: str, found: Evalu
     status: Raw = {**(status_from(found) if found is not None else {}), "phase": phase, "reason": reason, "message": message}
     if not is_good:
         parties: Any = found.parties if found is not None else state.status.get("partyTaskStatus")
-        status["partyTaskStatus"] = _ended_parties(state, parties)
+        status["partyTaskStatus"] = _ended_parties(state, parties, reason, message)
     pods = found.pods if found is not None else obj(state.status, "podStatuses")
     status["podStatuses"] = {
-        key: pod if pod.get("podPhase") in FINISHED else {**pod, "podPhase": "Failed", "reason": reason}
+        key: pod if pod.get("podPhase") in TASK_ENDED else {**pod, "podPhase": "Failed", "reason": reason}
         for key, pod in pods.items()
         if isinstance(pod, dict)
     }
@@ -125,7 +134,7 @@ def finish(state: TaskState, phase: str, reason: str, message: str, found: Evalu
     return TaskPlan([*write_status(state, status), told])
 
 
-def _ended_parties(state: TaskState, known: Any) -> list[Raw]:
+def _ended_parties(state: TaskState, known: Any, reason: str, message: str) -> list[Raw]:
     """On failure, own parties that had not ended have failed; partners' status is theirs to say."""
     found = {(str(p.get("domainID", "")), str(p.get("role", ""))): p for _, p in objs({"p": known}, "p", "")}
     result: list[Raw] = []
@@ -133,8 +142,10 @@ def _ended_parties(state: TaskState, known: Any) -> list[Raw]:
         who = (party.domain_id, party.role)
         entry = dict(found.get(who) or {"domainID": party.domain_id, **({"role": party.role} if party.role else {})})
         facts = state.find_party(party.domain_id)
-        if entry.get("phase") not in FINISHED and (facts is None or not facts.is_partner):
-            entry["phase"] = "Failed"
+        if entry.get("phase") not in TASK_ENDED and (facts is None or not facts.is_partner):
+            entry |= {"phase": "Failed", "reason": reason}
+            if message:
+                entry["message"] = message
         result.append(entry)
     return result
 
@@ -171,8 +182,7 @@ def leave(state: TaskState) -> TaskPlan:
     if state.pods or state.others:
         orphans = tuple(Delete(one) for one in (*_pods(state.pods), *state.others))
         return TaskPlan([Together(orphans)] if orphans else [])
-    kept = [name for name in finalizers_of(state.task) if name != Muster.TASK_FINALIZER]
-    release = Patch(target_of(state.task, at_version=True), {"metadata": {"finalizers": kept}})
+    release = without_finalizer(state.task, Muster.TASK_FINALIZER)
     if group is not None:
         return TaskPlan([release])  # somebody else's; nothing of this task was made
     # The cache may not show a group that was made a moment ago, so it is deleted by name as well: no other task has this one.
@@ -194,13 +204,6 @@ def write_status(state: TaskState, status: Raw, *, is_reconcile: bool = True) ->
 
 def event_of(state: TaskState, kind: EventKind, reason: str, message: str) -> Emit:
     return Emit(reference_to(state.task), kind, reason, message)
-
-
-def moment(text: str, default: float) -> float:
-    try:
-        return parse_time(text)
-    except ValueError:
-        return default
 
 
 def _pods(pods: Sequence[TaskPod]) -> list[Target]:

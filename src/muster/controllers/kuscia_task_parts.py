@@ -16,17 +16,20 @@ from muster.controllers.actions import Target
 from muster.controllers.kuscia_job_shares import pod_shares, total_of
 from muster.controllers.kuscia_task_pods import TaskPod
 from muster.controllers.kuscia_task_status import PartnerStatuses
+from muster.controllers.parties import Party
 from muster.controllers.task_kit import PartyKit, Work, cluster_define, define_parties, define_party, pod_name, service_name
 from muster.controllers.task_kit_objects import config_files, config_map, pod_selector, pod_template, service
 from muster.controllers.task_ports import IsTaken
-from muster.controllers.task_reservation_parts import API_VERSION, GROUP_KIND, task_resource_name
+from muster.controllers.task_reservation_parts import GROUP_KIND, task_resource_name
 from muster.objects.conditions import ConditionStatus, set_condition
+from muster.objects.kinds.kuscia_base import API_VERSION
 from muster.objects.kinds.kuscia_tasks import KusciaTask, PartyAllocatedPorts, TaskResourceGroup
 from muster.objects.labels import KusciaAnnotation, KusciaLabel, Muster
 from muster.objects.meta import annotations_of, labels_of, name_of, owner_reference, uid_of
 from muster.objects.names import validate_label_value
 from muster.objects.rules.report import objs
 from muster.objects.status import Raw
+from muster.objects.words import whole_number
 
 CONTROLLER_VALUE: Final = "kusciatask"
 DEFAULT_RESERVED_S: Final = 30
@@ -40,6 +43,7 @@ _GROUP_NOTES: Final = (
     KusciaAnnotation.INTERCONN_KUSCIA_PARTIES,
     KusciaAnnotation.INTERCONN_BFIA_PARTIES,
     KusciaAnnotation.PARTY_MASTER_DOMAIN,
+    Muster.SUMMARY_UID,
 )
 _CARRIED: Final = (Muster.QUEUE, Muster.PREEMPTIBLE, Muster.USER, Muster.GROUP)
 """From the task to its group and pods, where they are labels as well: what decides its place in the queue."""
@@ -49,13 +53,6 @@ _CARRIED_NOTES: Final = (
     Muster.SIMULATED_EXIT_CODE,
     Muster.SIMULATED_FAILURES,
 )
-
-
-class Party(msgspec.Struct, frozen=True):
-    """Of a party's Domain and namespace, what a task needs to know."""
-
-    is_partner: bool = False
-    has_namespace: bool = True
 
 
 class TaskState(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,10 +83,14 @@ class TaskState(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.view.status.attempts, 1)
 
     @property
+    def is_member(self) -> bool:
+        """Whether another control plane decides about the task. There is one KusciaTask for each of its attempts here."""
+        return annotations_of(self.task).get(KusciaAnnotation.SELF_CLUSTER_AS_INITIATOR) == "false"
+
+    @property
     def group_attempt(self) -> int:
         """The attempt that the group in the cache was made for; 0 when it does not say."""
-        text = annotations_of(self.group or {}).get(Muster.ATTEMPT, "")
-        return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
+        return whole_number(annotations_of(self.group or {}).get(Muster.ATTEMPT, ""))
 
     @property
     def status(self) -> Raw:
@@ -294,8 +295,3 @@ def with_conditions(state: TaskState, *facts: tuple[str, ConditionStatus, str, s
     for type_, status, reason, message in facts:
         found = set_condition(found, type_=type_, status=status, now=state.now, reason=reason, message=message)
     return list(found or ())
-
-
-def short_list(names: Sequence[str], most: int = 3) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more

@@ -14,6 +14,8 @@ How it can be interrupted anywhere (invariants):
 - condition ResourceCreated is True when all pods of the attempt have been *seen*; from then on a missing one was deleted by
   somebody, before that it is made (again). So a cache that lags can't be mistaken for a loss;
 - pods have the same names in every attempt: while an old one is there, a new one can't be made.
+
+Where another control plane decides about the task there is one attempt, and its end is said there (`kuscia_task_member`).
 """
 
 from __future__ import annotations
@@ -21,20 +23,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from muster.controllers.actions import Create, Delete, Patch, Target, Together, target_of
+import msgspec
+
+from muster.controllers.actions import Create, Delete, Target, Together, target_of, with_finalizer
 from muster.controllers.kuscia_task_end import (
-    FINISHED,
+    PARTY_FAILED,
     TaskPlan,
     between_attempts,
     clean_up,
     event_of,
     finish,
     leave,
-    moment,
     restart,
     status_from,
     write_status,
 )
+from muster.controllers.kuscia_task_member import own_side, rest_of_failed
 from muster.controllers.kuscia_task_parts import (
     TaskState,
     group_of,
@@ -44,23 +48,28 @@ from muster.controllers.kuscia_task_parts import (
     with_conditions,
     work_of,
 )
-from muster.controllers.kuscia_task_status import Evaluation, evaluate
+from muster.controllers.kuscia_task_pods import TaskPod
+from muster.controllers.kuscia_task_status import Evaluation, evaluate, lack_of
 from muster.controllers.task_kit import KitError, PartyKit, party_kits
 from muster.controllers.task_ports import PartyPorts, PortsExhausted, allocate, fits
 from muster.controllers.task_reservation_parts import GROUP_KIND, task_resource_name
 from muster.objects.conditions import find_condition, is_true
-from muster.objects.kinds.kuscia_base import GROUP
+from muster.objects.kinds.kuscia_base import GROUP, TASK_ENDED
+from muster.objects.kinds.kuscia_tasks import TaskResourceGroup
 from muster.objects.labels import KusciaLabel, Muster
 from muster.objects.meta import annotations_of, finalizers_of, is_deleting, labels_of, uid_of
 from muster.objects.reason_codes import Reason
 from muster.objects.rules.report import obj, objs
 from muster.objects.status import Raw
-from muster.objects.time import format_time
+from muster.objects.time import format_time, time_or
+from muster.store.backoff import doubled_s
 from muster.store.events import NORMAL
 
 KUSCIA_STOPPED: Final = "KusciaJobStopped"
 PORTS_RETRY_S: Final = 15.0
 REFUSED_RETRY_S: Final = 15.0
+PARTNERS_WORD_S: Final = 5.0
+"""How long a failure waits for what partners say: if the pods of one were taken away, it is the consequence of that."""
 
 
 def plan(state: TaskState) -> TaskPlan:
@@ -68,12 +77,13 @@ def plan(state: TaskState) -> TaskPlan:
     phase = state.view.status.phase
     if is_deleting(state.task):
         return leave(state)
-    if phase in FINISHED:
+    if phase in TASK_ENDED:
         return clean_up(state)
     if Muster.TASK_FINALIZER not in finalizers_of(state.task):
-        finalizers = [*finalizers_of(state.task), Muster.TASK_FINALIZER]
-        return TaskPlan([Patch(target_of(state.task, at_version=True), {"metadata": {"finalizers": finalizers}})])
+        return TaskPlan([with_finalizer(state.task, Muster.TASK_FINALIZER)])
     if stop := annotations_of(state.task).get(Muster.STOP):
+        if state.is_member and stop == Reason.SUCCEEDED:
+            return finish(state, "Succeeded", stop, "")
         reason = KUSCIA_STOPPED if stop == Reason.STOPPED else stop
         return finish(state, "Failed", reason, f"its job has ended it ({stop})")
     if state.view.status.retry_time:
@@ -133,6 +143,8 @@ def _prepare(state: TaskState) -> TaskPlan:
     group, group_view = state.group, state.group_view
     if group is not None and annotations_of(group).get(Muster.KIT) != kit_hash(kits):
         # An AppImage has changed since: the attempt, of which nothing runs yet, is put together anew.
+        if state.is_member:  # by the initiator: what was promised may count already
+            return finish(state, "Failed", Reason.EVICTED_BY_ADMIN.value, "its AppImage changed before all pods were made")
         return TaskPlan([] if is_deleting(group) else [Delete(target_of(group))])
     if state.view.status.attempts < 1 or not fits(state.view.status.allocated_ports, wishes):
         return _allocate(state, wishes)
@@ -160,22 +172,7 @@ def kits_of(state: TaskState) -> list[PartyKit]:
             Reason.MANIFEST_INVALID,
             f"spec.scheduleConfig.minReservedMembers: {least}: the task has {len(parties)} parties; write 1 to {len(parties)}",
         )
-    for index, party in enumerate(parties):
-        domain_id = str(party.get("domainID") or "")
-        known = state.find_party(domain_id)
-        if known is None or not (known.has_namespace or known.is_partner):
-            what = f"Domain {domain_id!r}" if known is None else f"namespace {domain_id!r} of that Domain"
-            raise KitError(
-                Reason.PARTY_UNKNOWN,
-                f"spec.parties[{index}].domainID: there is no {what}; create the Domain, or correct its id",
-                is_waiting=True,
-            )
-
-    def is_own(domain_id: str) -> bool:
-        known = state.find_party(domain_id)
-        return known is not None and not known.is_partner
-
-    return party_kits(work_of(state.task, state.view), parties, state.find_image, is_own)
+    return party_kits(work_of(state.task, state.view), parties, state.find_image, state.find_party)
 
 
 def _allocate(state: TaskState, wishes: Sequence[PartyPorts]) -> TaskPlan:
@@ -233,21 +230,23 @@ def _wait(state: TaskState, reason: str, message: str, again_s: float | None = N
 def _follow(state: TaskState) -> TaskPlan:
     """All pods were made: what has become of them?"""
     group, group_view = state.group, state.group_view
+    name = state.view.metadata.name
     if group is None or group_view is None or is_deleting(group):
-        name = state.view.metadata.name
         gone = [Target(GROUP, GROUP_KIND, name)] if group is None else []
-        message = f"TaskResourceGroup {name} was deleted"
-        return restart(state, Reason.EVICTED_BY_ADMIN.value, message, is_preemption=True, absent=gone)
+        return _taken_away(state, f"TaskResourceGroup {name} was deleted", gone)
     if group_view.status.phase == "Failed":
         return _group_failed(state)
+    if lack := lack_of(group_view):
+        return _taken_away(state, f"TaskResourceGroup {name} was changed by somebody and can't be fulfilled: {lack}")
     pods = [pod for pod in state.pods if pod.group_uid == uid_of(group)]
     found = evaluate(group_view, pods, obj(state.status, "podStatuses"), state.partners, state.now)
+    if state.is_member:
+        return _follow_member(state, group_view, pods, found)
     match found.outcome:
         case "succeeded":
             return finish(state, "Succeeded", Reason.SUCCEEDED.value, "", found)
         case "lost":
-            seen = {pod.key for pod in pods}
-            gone = [Target("", "Pod", *reversed(key.split("/", 1))) for key in found.pods if key not in seen]
+            gone = _not_seen(found, pods)
             return restart(state, found.reason, found.message, found, is_preemption=True, absent=gone)
         case "failed":
             return _failed(state, found)
@@ -255,6 +254,37 @@ def _follow(state: TaskState) -> TaskPlan:
             return _run(state, found)
         case _:
             return _pend(state, found)
+
+
+def _taken_away(state: TaskState, message: str, absent: Sequence[Target] = ()) -> TaskPlan:
+    """Somebody has taken the group from the task: another attempt makes its own; the initiator's can't be made here."""
+    if state.is_member:
+        ended = finish(state, "Failed", Reason.EVICTED_BY_ADMIN.value, message)
+        return msgspec.structs.replace(ended, absent=absent)
+    return restart(state, Reason.EVICTED_BY_ADMIN.value, message, is_preemption=True, absent=absent)
+
+
+def _follow_member(state: TaskState, group: TaskResourceGroup, pods: Sequence[TaskPod], found: Evaluation) -> TaskPlan:
+    """This side of the initiator's attempt."""
+    written = state.status.get("partyTaskStatus")
+    side = own_side(found, group, written)
+    match side.outcome:
+        case "failed":
+            done = finish(state, "Failed", side.reason, side.message, side)
+        case "running":
+            done = _run(state, side)
+        case _:
+            done = _pend(state, side)
+    rest = tuple(Delete(target) for target in rest_of_failed(group, pods, written))
+    actions = [*done.actions, Together(rest)] if rest else done.actions
+    is_lost = any(party.get("phase") == "Failed" for party in side.parties)
+    return msgspec.structs.replace(done, actions=actions, absent=_not_seen(found, pods) if is_lost else ())
+
+
+def _not_seen(found: Evaluation, pods: Sequence[TaskPod]) -> list[Target]:
+    """The pods that are taken to be gone."""
+    seen = {pod.key for pod in pods}
+    return [Target("", "Pod", *reversed(key.split("/", 1))) for key in found.pods if key not in seen]
 
 
 def _pend(state: TaskState, found: Evaluation) -> TaskPlan:
@@ -270,7 +300,7 @@ def _run(state: TaskState, found: Evaluation) -> TaskPlan:
     limit_s = state.view.spec.active_deadline_seconds
     if limit_s > 0:
         began = (find_condition(conditions, "Running") or {}).get("lastTransitionTime", "")
-        left_s = moment(began, state.now) + limit_s - state.now
+        left_s = time_or(began, state.now) + limit_s - state.now
         if left_s <= 0:
             message = f"ran longer than spec.activeDeadlineSeconds={limit_s}; raise it, or split the work"
             return finish(state, "Failed", Reason.RUN_TIME_EXCEEDED.value, message, found)
@@ -283,20 +313,37 @@ def _run(state: TaskState, found: Evaluation) -> TaskPlan:
 
 
 def _failed(state: TaskState, found: Evaluation) -> TaskPlan:
-    """Again, if it may; a party that another control plane has failed is not started again from here."""
+    """Again, if it may: all parties, wherever they are."""
+    if (waiting := _partners_word(state, found)) is not None:
+        return waiting
     retry = state.view.spec.retry
     used = state.attempt - 1 - state.view.status.preemptions
-    if retry is None or retry.limit <= used or found.reason == Reason.PARTY_FAILED:
+    if retry is None or retry.limit <= used:
         reason, message = found.reason, found.message
-        if retry is not None and retry.limit and found.reason != Reason.PARTY_FAILED:
+        if retry is not None and retry.limit:
             reason, message = (
                 Reason.RETRIES_EXHAUSTED.value,
                 f"failed {used + 1} times, the last time {found.reason}: {message}",
             )
         return finish(state, "Failed", reason, message, found)
-    pause_s = min(retry.backoff_seconds * 2 ** min(max(used, 0), 30), max(retry.backoff_seconds_max, 0))
+    pause_s = doubled_s(retry.backoff_seconds, used, retry.backoff_seconds_max)
     message = f"attempt {state.attempt} failed ({found.reason}: {found.message}); retry {used + 1} of {retry.limit} follows"
-    return restart(state, Reason.BACKING_OFF.value, message, found, pause_s=float(pause_s))
+    return restart(state, Reason.BACKING_OFF.value, message, found, pause_s=pause_s)
+
+
+def _partners_word(state: TaskState, found: Evaluation) -> TaskPlan | None:
+    """Wait a moment if a partner that goes on, as far as is known here, may have lost its pods. None when there is none."""
+    assert state.group_view is not None
+    others = {(party.domain_id, party.role) for party in state.group_view.spec.out_of_controlled_parties}
+    phases = {(party.get("domainID", ""), party.get("role", "")): party.get("phase") for party in found.parties}
+    if not any(phases.get(who) not in TASK_ENDED for who in others):
+        return None
+    conditions = with_conditions(state, (PARTY_FAILED, "True", found.reason, found.message))
+    since = (find_condition(conditions, PARTY_FAILED) or {}).get("lastTransitionTime", "")
+    left_s = time_or(since, state.now) + PARTNERS_WORD_S - state.now
+    if left_s <= 0:
+        return None
+    return TaskPlan(write_status(state, {**status_from(found), "conditions": conditions}), left_s)
 
 
 def _group_failed(state: TaskState) -> TaskPlan:

@@ -9,13 +9,14 @@ Kuscia's rules, with M = minReservedPods (all pods unless it is set) and N = min
 
 Pods that had to give way (`kuscia_task_pods`) are neither: when too few are left because of them, the task is *lost*, and
 starts again. While any pod is lost, failures beside it count as its consequence: an application whose peer was taken away
-fails, and should not use up a retry for it.
+fails, and should not use up a retry for it. What other control planes say of their parties counts as own parties do: one that
+failed for a reason of `LOST` is lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -28,6 +29,9 @@ from muster.objects.status import Raw
 Outcome = Literal["pending", "running", "succeeded", "failed", "lost"]
 PartnerStatuses = Mapping[tuple[str, str], PartyTaskStatus]
 """What other control planes say of their parties, by party and role."""
+
+LOST: Final = frozenset({Reason.PREEMPTED.value, Reason.EVICTED_BY_ADMIN.value})
+"""Why pods are lost (`kuscia_task_pods.gave_way`)."""
 
 _FROM_PHASE: Mapping[str, Literal["succeeded", "failed"]] = {"Succeeded": "succeeded", "Failed": "failed"}
 
@@ -48,6 +52,18 @@ class _Party(msgspec.Struct, frozen=True):
     first: Finding | None
     """Of the findings that matter most, the first: why it failed, is lost, or waits."""
     where: str = ""
+
+
+def lack_of(group: TaskResourceGroup) -> str:
+    """What the group asks for and does not list. Nothing when a task has made it so; somebody may have changed it since."""
+    spec = group.spec
+    count = len(spec.parties) + len(spec.out_of_controlled_parties)
+    if max(spec.min_reserved_members, 1) > count:
+        return f"spec.minReservedMembers is {spec.min_reserved_members}, and it has {count} parties"
+    for party in spec.parties:
+        if party.min_reserved_pods > len(party.pods):
+            return f"minReservedPods of party {party.domain_id} is {party.min_reserved_pods}, and it has {len(party.pods)} pods"
+    return ""
 
 
 def evaluate(
@@ -110,8 +126,7 @@ def _own_party(party: TaskResourceGroupParty, findings: Mapping[str, Finding]) -
         return _Party("Succeeded", False, None)
     if least > len(keys) - len(failed) - len(lost):
         first = (lost or failed)[0]
-        is_failed = least > len(keys) - len(failed)
-        return _Party("Failed" if is_failed else "Pending", bool(lost), findings[first], f"pod {first}")
+        return _Party("Failed", bool(lost), findings[first], f"pod {first}")
     if len(by_state.get("pending", [])) < len(keys):
         return _Party("Running", False, None)
     waiting = [key for key in keys if findings[key].reason]
@@ -121,9 +136,12 @@ def _own_party(party: TaskResourceGroupParty, findings: Mapping[str, Finding]) -
 
 def _partner(status: PartyTaskStatus | None) -> _Party:
     if status is None or status.phase in ("", "Pending"):
-        return _Party("Pending", False, None)
+        waits = status is not None and status.message
+        return _Party("Pending", False, Finding("pending", status.reason, status.message) if status and waits else None)
     if status.phase == "Failed":
-        return _Party("Failed", False, Finding("failed", Reason.PARTY_FAILED.value, status.message or "its part failed"))
+        is_lost = status.reason in LOST
+        reason = status.reason or Reason.PARTY_FAILED.value
+        return _Party("Failed", is_lost, Finding("lost" if is_lost else "failed", reason, status.message or "its part failed"))
     return _Party(status.phase, False, None)
 
 
@@ -142,12 +160,17 @@ def _outcome(
     here = list(findings)
     if any(found.state != "pending" for found in here) or (not here and any(s.phase != "Pending" for _, s in states)):
         return "running", None, ""
-    waiting = [state for _, state in states if state.first is not None]
-    return ("pending", waiting[0].first, "") if waiting else ("pending", None, "")
+    waiting = [(who, state) for who, state in states if state.first is not None and state.phase == "Pending"]
+    if not waiting:
+        return "pending", None, ""
+    (domain_id, _), state = waiting[0]
+    return "pending", state.first, "" if state.where else f"party {domain_id}"
 
 
 def _party_status(who: tuple[str, str], state: _Party) -> Raw:
     status: Raw = {"domainID": who[0], "role": who[1], "phase": state.phase}
+    if state.first is not None:
+        status["reason"] = state.first.reason
     if state.first is not None and state.first.message:
         status["message"] = f"{state.where}: {state.first.message}" if state.where else state.first.message
     return {key: value for key, value in status.items() if value or key == "domainID"}

@@ -20,8 +20,8 @@ import contextlib
 import dataclasses
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from typing import ClassVar, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from typing import ClassVar, Protocol, TypeVar
 
 import msgspec
 from prometheus_client import Counter, Gauge, Histogram
@@ -98,6 +98,33 @@ class Caches:
     def version(self, watch: Watch) -> str:
         """The store's version up to which this cache has followed it; caches of different kinds follow each on its own."""
         return self._informers[watch].version
+
+
+T = TypeVar("T")
+
+
+class ByName(Mapping[str, T]):
+    """Cluster-wide objects of a cache, each read as it is asked for: handing it on costs nothing, however many there are."""
+
+    def __init__(self, cache: Cache, read: Callable[[Cached], T], *, is_leaving_shown: bool = False) -> None:
+        self._cache = cache
+        self._read = read
+        self._is_leaving_shown = is_leaving_shown
+
+    def __getitem__(self, name: str) -> T:
+        found = self._cache.get(ObjectKey("", name))
+        if found is None or not self._is_shown(found):
+            raise KeyError(name)
+        return self._read(found)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([one.key.name for one in self._cache if self._is_shown(one)])
+
+    def __len__(self) -> int:
+        return sum(1 for one in self._cache if self._is_shown(one))
+
+    def _is_shown(self, one: Cached) -> bool:
+        return self._is_leaving_shown or not one.deleting
 
 
 class Plan(msgspec.Struct, frozen=True):

@@ -42,7 +42,7 @@ from muster.objects.status import (
     Raw,
     RequestEntityTooLarge,
 )
-from muster.objects.time import format_time, parse_time
+from muster.objects.time import format_time, time_or
 from muster.objects.view import view_of
 from muster.store.backoff import Backoff, is_cancelled
 from muster.store.contract import Store
@@ -130,15 +130,8 @@ def _resumed(
     if lost and not bound:
         taken.difference_update(pod.uid for pod in open_)
         open_ = []
-    held_until = _time_of(plan.spec.held_until) if plan.spec.held_until else None
+    held_until = time_or(plan.spec.held_until, 0.0) if plan.spec.held_until else None
     return Resumed(plan.metadata.name, plan.spec.unit, tuple(open_), tuple(lost), bound, held_until)
-
-
-def _time_of(text: str) -> float:
-    try:
-        return parse_time(text)
-    except ValueError:
-        return 0.0
 
 
 # -- the shell -----------------------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from prometheus_client import Counter, Gauge
 from muster.engine.decisions import PlacedPod, Victim
 from muster.engine.facts import ConditionFacts, PodFacts
 from muster.objects.conditions import ConditionStatus
+from muster.objects.labels import Muster
 from muster.objects.reasons import Reason, Verdict
 from muster.objects.resources import Resource
 from muster.objects.status import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound, Raw
@@ -48,7 +49,6 @@ PENDING = Gauge("muster_scheduler_reports_pending", "Conditions and events that 
 DROPPED = Counter("muster_scheduler_reports_dropped", "Conditions and events that were given up.", ["what"])
 WAITING = Gauge("muster_scheduler_waiting_units", "Units that wait, by the reason of their last verdict.", ["reason"])
 
-WAITING_CONDITION = "muster.dev/Waiting"
 SCHEDULED_CONDITION = "PodScheduled"
 COMPONENT = "muster-scheduler"
 
@@ -85,6 +85,8 @@ class Report(msgspec.Struct, eq=False):
     """Nothing was said on the pod before."""
     node: str = ""
     """For which the pod is nominated."""
+    is_forced: bool = False
+    """Written even if the pod, as last seen, has it: an earlier report may not be seen yet."""
     attempts: int = 0
 
 
@@ -128,6 +130,8 @@ class Board:
         self._is_busy = is_busy
         self._is_evicting = is_evicting
         self._reports: OrderedDict[str, Report] = OrderedDict()
+        self._under_way: dict[str, Report | None] = {}
+        """By uid of the pods that are being written to: what is to be said next."""
         self._later: OrderedDict[str, _PutOff] = OrderedDict()
         """By uid: what may settle by itself before it is due. The first is due first."""
         self._timer: asyncio.TimerHandle | None = None
@@ -139,7 +143,7 @@ class Board:
         self._resources: dict[str, Resource] = {}
 
     def __len__(self) -> int:
-        return len(self._reports) + len(self._announcements)
+        return len(self._reports) + len(self._announcements) + sum(next_ is not None for next_ in self._under_way.values())
 
     # -- what is said --------------------------------------------------------------------------------------------------
 
@@ -318,7 +322,7 @@ class Board:
             await self._has_some.wait()
             started_s = loop.time()
             if self._reports:
-                await self._attempt(self._reports.popitem(last=False)[1], "conditions")
+                await self._say(self._reports.popitem(last=False)[1])
             elif self._announcements:
                 await self._attempt(self._announcements.popleft(), "events")
             else:
@@ -327,6 +331,28 @@ class Board:
             PENDING.labels("events").set(len(self._announcements))
             if self._is_busy():
                 await asyncio.sleep((loop.time() - started_s) * _SHARE)
+
+    async def _say(self, report: Report) -> None:
+        """One write per pod at a time: of two at once the older one might arrive last, and would stand for good."""
+        uid = report.uid
+        if uid in self._under_way:
+            waiting = self._under_way[uid]
+            report.node = report.node or (waiting.node if waiting is not None else "")
+            self._under_way[uid] = report
+            return
+        self._under_way[uid] = None
+        try:
+            await self._attempt(report, "conditions")
+        finally:
+            newer = self._under_way.pop(uid)
+            if newer is not None:
+                queued = self._reports.get(uid)  # `report` itself, to be tried again, or something newer still
+                if queued is None or queued is report:
+                    newer.node = newer.node or (report.node if queued is report else "")
+                    self._reports[uid] = queued = newer
+                queued.node = queued.node or newer.node
+                queued.is_forced = True
+                self._has_some.set()
 
     async def _attempt(self, item: Report | _Announcement, what: str) -> None:
         try:
@@ -356,12 +382,14 @@ class Board:
         facts = self._find(report.key)
         if facts is None or facts.metadata.uid != report.uid:
             return
-        said, now = report.message, self._clock()
+        said, now, is_forced = report.message, self._clock(), report.is_forced
         wanted: list[Raw | None] = []
         if report.waiting is not None:
-            wanted.append(_wanted(facts, WAITING_CONDITION, status=report.waiting, reason=report.reason, message=said, now=now))
+            new = _wanted(facts, Muster.WAITING, report.waiting, report.reason, said, now=now, is_forced=is_forced)
+            wanted.append(new)
         if report.is_unschedulable and not facts.spec.node_name:
-            wanted.append(_wanted(facts, SCHEDULED_CONDITION, status="False", reason="Unschedulable", message=said, now=now))
+            new = _wanted(facts, SCHEDULED_CONDITION, "False", "Unschedulable", said, now=now, is_forced=is_forced)
+            wanted.append(new)
         conditions = [condition for condition in wanted if condition is not None]
         status: Raw = {"conditions": conditions} if conditions else {}
         if report.node and not facts.spec.node_name and facts.status.nominated_node_name != report.node:
@@ -412,7 +440,7 @@ def _reference(namespace: str, name: str, uid: str) -> Raw:
 
 
 def _is_waiting(facts: PodFacts) -> bool:
-    condition = _condition(facts, WAITING_CONDITION)
+    condition = _condition(facts, Muster.WAITING)
     return condition is not None and condition.status == "True"
 
 
@@ -420,10 +448,12 @@ def _condition(facts: PodFacts, type_: str) -> ConditionFacts | None:
     return next((c for c in facts.status.conditions if c.type == type_), None)
 
 
-def _wanted(facts: PodFacts, type_: str, *, status: ConditionStatus, reason: str, message: str, now: float) -> Raw | None:
+def _wanted(
+    facts: PodFacts, type_: str, status: ConditionStatus, reason: str, message: str, *, now: float, is_forced: bool
+) -> Raw | None:
     """The condition to write; None when the pod has it."""
     old = _condition(facts, type_)
-    if old is not None and (old.status, old.reason, old.message) == (status, reason, message):
+    if not is_forced and old is not None and (old.status, old.reason, old.message) == (status, reason, message):
         return None
     since = old.last_transition_time if old is not None and old.status == status else ""
     return {

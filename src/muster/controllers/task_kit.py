@@ -19,12 +19,14 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from muster.controllers.parties import Party
 from muster.controllers.task_ports import PartyPorts, PortWish
 from muster.objects.bandwidth import is_bandwidth_resource
 from muster.objects.bandwidth_demands import deploy_template
 from muster.objects.meta import name_of
 from muster.objects.names import LABEL_LEN_MAX, SUBDOMAIN_LEN_MAX, validate_label_name, validate_port_name
 from muster.objects.reason_codes import Reason
+from muster.objects.rules.app_images import PORTS_MAX
 from muster.objects.rules.report import number, obj, objs, text, texts
 from muster.objects.status import Raw, shown
 from muster.objects.view import copy_json
@@ -33,7 +35,6 @@ REPLICAS_MAX: Final = 1_000
 PODS_MAX: Final = 1_000
 PARTIES_MAX: Final = 128
 CONTAINERS_MAX: Final = 16
-PORTS_MAX: Final = 64
 
 Scope = Literal["Cluster", "Domain", "Local"]
 _SCOPES: Final[tuple[Scope, ...]] = ("Cluster", "Domain", "Local")
@@ -133,9 +134,13 @@ def short(name: str, whole: str = "") -> str:
 
 
 def party_kits(
-    work: Work, parties: Sequence[Raw], find_image: Callable[[str], Raw | None], is_own: Callable[[str], bool]
+    work: Work,
+    parties: Sequence[Raw],
+    find_image: Callable[[str], Raw | None],
+    find_party: Callable[[str], Party | None],
 ) -> list[PartyKit]:
-    """The parts of all parties, in the order of the spec. KitError says what is wrong, and with what."""
+    """The parts of all parties, in the order of the spec. KitError says what is missing or wrong, and with what."""
+    known = [_known_party(index, text(party, "domainID"), find_party) for index, party in enumerate(parties)]
     _check_parties(work, parties)
     kits = []
     for index, party in enumerate(parties):
@@ -147,7 +152,7 @@ def party_kits(
                 f"spec.parties[{index}].appImageRef: there is no AppImage {image_name!r}; create it, or correct the name",
                 is_waiting=True,
             )
-        kits.append(party_kit(index, party, parties, image, is_own=is_own(text(party, "domainID"))))
+        kits.append(party_kit(index, party, parties, image, is_own=not known[index].is_partner))
         longest = pod_name(work.name, kits[-1].role, kits[-1].replicas)
         if len(longest) > SUBDOMAIN_LEN_MAX:
             raise _invalid(f"spec.parties[{index}].role", kits[-1].role, f"makes the pod name {longest!r}, which is too long")
@@ -155,6 +160,18 @@ def party_kits(
     if total > PODS_MAX:
         raise _invalid("spec.parties", total, f"that many pods are too many for one {work.kind}; at most {PODS_MAX:,}")
     return kits
+
+
+def _known_party(index: int, domain_id: str, find_party: Callable[[str], Party | None]) -> Party:
+    known = find_party(domain_id)
+    if known is None or not (known.has_namespace or known.is_partner):
+        what = f"Domain {domain_id!r}" if known is None else f"namespace {domain_id!r} of that Domain"
+        raise KitError(
+            Reason.PARTY_UNKNOWN,
+            f"spec.parties[{index}].domainID: there is no {what}; create the Domain, or correct its id",
+            is_waiting=True,
+        )
+    return known
 
 
 def _check_parties(work: Work, parties: Sequence[Raw]) -> None:

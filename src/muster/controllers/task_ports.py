@@ -7,10 +7,8 @@ derived from it and goes up, so that tasks planned at about the same time rarely
 A number in the template is a wish: it is given when nobody in the party has it, otherwise the port gets one from the range
 like the others. (Kuscia allocates all of them and never looks at the number.) Applications read theirs from the environment.
 
-Who has which number is found in three places: the tasks in the cache (`ports_of_task` feeds an index, so that asking about one
-number looks at no other), the deployments, and the `PortLedger` of what this process has given out and the cache does not
-show yet. The ledger is what keeps two plans made from lagging caches apart: every allocation goes through it, on one event
-loop, before it is written. A process that has just become leader first reads all tasks from the store into it.
+Who has which number is `port_book`'s to say. The `PortLedger` is what keeps two plans made from lagging caches apart: every
+allocation goes through it, on one event loop, before it is written.
 
 `allocate` and the readers are pure; the ledger is a plain data structure, used on one event loop.
 """
@@ -145,58 +143,34 @@ def deployment_annotation(allocated: Sequence[PartyAllocatedPorts]) -> str:
     return msgspec.json.encode([msgspec.to_builtins(party) for party in allocated], order="sorted").decode()
 
 
-class _Entry(msgspec.Struct):
-    keys: tuple[str, ...]
-    is_seen: bool
-    """Whether the owner has been in this process's cache. One that has not may be missing there because the cache lags."""
-
-
 class PortLedger:
     """What was given out and may not be in the caches yet. One for all controllers of a process that allocate ports."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, tuple[str, ...]] = {}
+        """By uid of the owner: its numbers, as `port_key`."""
         self._holders: dict[str, dict[str, None]] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def clear(self) -> None:
-        self._entries.clear()
-        self._holders.clear()
-
-    def give(self, owner: str, allocated: Iterable[PartyAllocatedPorts], *, is_seen: bool = True) -> None:
+    def give(self, owner: str, allocated: Iterable[PartyAllocatedPorts]) -> None:
         """`owner` (its uid) has these, and nothing else that was given to it before."""
         self.drop(owner)
         keys = tuple(port_keys(allocated))
         if keys:
-            self._entries[owner] = _Entry(keys, is_seen)
+            self._entries[owner] = keys
             for key in keys:
                 self._holders.setdefault(key, {})[owner] = None
 
     def drop(self, owner: str) -> None:
         """The cache shows what `owner` has, or it has nothing any more."""
-        entry = self._entries.pop(owner, None)
-        for key in entry.keys if entry is not None else ():
+        for key in self._entries.pop(owner, ()):
             holders = self._holders.get(key)
             if holders is not None:
                 holders.pop(owner, None)
                 if not holders:
                     del self._holders[key]
-
-    def see(self, owner: str) -> None:
-        """`owner` is in the cache, in a version that does not show its numbers yet."""
-        entry = self._entries.get(owner)
-        if entry is not None:
-            entry.is_seen = True
-
-    def drop_gone(self, owner: str) -> bool:
-        """`owner` is not in the cache. False if it never was: the cache may lag, and its numbers stay taken."""
-        entry = self._entries.get(owner)
-        if entry is not None and not entry.is_seen:
-            return False
-        self.drop(owner)
-        return True
 
     def is_taken(self, domain_id: str, number: int, by_others_than: str) -> bool:
         holders = self._holders.get(port_key(domain_id, number))

@@ -16,8 +16,9 @@ Reserving -> Reserved (all begin), Reserving -> ReserveFailed (all give back), a
 from it, the phases of the TaskResources, is written afterwards, as often as it takes. `task_reservation_parts` says why writes
 that are late or repeated do no harm.
 
-A group waits without end unless `lifecycleSeconds` says otherwise. Only while some party holds what it reserved is time
-limited (`resourceReservedSeconds`, from the first vote): a party that waits for another blocks others.
+A group waits without end unless `lifecycleSeconds` says otherwise, or its task ends, which the task controller says with the
+annotation `muster.dev/stop`. Only while some party holds what it reserved is time limited (`resourceReservedSeconds`, from the
+first vote): a party that waits for another blocks others.
 
 `plan` is pure. Concurrency: as every controller; keys are groups. The controller writes TaskResourceGroup.status and creates
 TaskResources; nobody else does.
@@ -37,7 +38,6 @@ from muster.controllers.task_reservation_group import (
     are_linked,
     pause_s,
     sums_of,
-    time_of,
     votes_by_pods,
     who_is_missing,
     why_failed,
@@ -46,7 +46,7 @@ from muster.controllers.task_reservation_parts import (
     GROUP_KIND,
     RESOURCE_KIND,
     Fact,
-    TaskPod,
+    ReservationPod,
     all_parties,
     new_resource,
     task_resource_name,
@@ -56,6 +56,7 @@ from muster.objects.kinds.kuscia_base import GROUP
 from muster.objects.kinds.kuscia_tasks import TaskResource, TaskResourceGroup
 from muster.objects.labels import KusciaAnnotation, KusciaLabel
 from muster.objects.status import Raw
+from muster.objects.time import time_or
 from muster.objects.view import view_of
 from muster.store.cache import CONTROLLER_INDEX, Cached, ObjectKey, by_label
 
@@ -65,7 +66,7 @@ RESERVED_S = 30.0
 """Where the group says 0."""
 
 
-def plan(group: Raw, resources: Sequence[Raw], pods: Sequence[TaskPod], now: float) -> Plan:
+def plan(group: Raw, resources: Sequence[Raw], pods: Sequence[ReservationPod], now: float) -> Plan:
     """What to do next for a group, with the TaskResources that it owns and the pods of its task. Converges from any state."""
     known = [Voter(raw, view_of(TaskResource, raw)) for raw in resources]
     state = GroupState(
@@ -77,6 +78,8 @@ def plan(group: Raw, resources: Sequence[Raw], pods: Sequence[TaskPod], now: flo
     )
     if state.view.metadata.deletion_timestamp:
         return Plan()
+    if state.stopped and not state.is_member and state.view.status.phase not in OVER:
+        return _stop(state)
     expiry_s = _expiry_s(state)
     if expiry_s is not None and expiry_s <= 0:
         return _expire(state)
@@ -111,7 +114,7 @@ def _expiry_s(state: GroupState) -> float | None:
     lifecycle_s = state.view.spec.lifecycle_seconds
     if lifecycle_s <= 0 or state.is_member or state.view.status.phase in OVER:
         return None
-    created = time_of(state.view.metadata.creation_timestamp, state.now)
+    created = time_or(state.view.metadata.creation_timestamp, state.now)
     return created + lifecycle_s - state.now
 
 
@@ -125,6 +128,13 @@ def _expire(state: GroupState) -> Plan:
         Fact("TaskResourceGroupFailed", "TaskResourceGroupExpired", message),
     )
     return Plan([state.write("Failed", *facts), state.tell("TaskResourceGroupExpired", message, is_bad=True)])
+
+
+def _stop(state: GroupState) -> Plan:
+    """Its task has ended: nobody begins any more, and partners need not hold what they reserved."""
+    message = f"its task has ended ({state.stopped})"
+    fact = Fact("TaskResourceGroupFailed", "TaskEnded", message)
+    return Plan([state.write("Failed", fact), state.tell("TaskEnded", message, is_bad=False)])
 
 
 def _validate(state: GroupState) -> Plan:
@@ -224,7 +234,7 @@ def _reserve(state: GroupState) -> Plan:
         one = lost[0]
         why = one.withdrawn or "it could not reserve"
         return _give_back(state, f"{one.view.metadata.namespace}: {why}")
-    since = min((time_of(one.view.status.last_transition_time, state.now) for one in votes), default=None)
+    since = min((time_or(one.view.status.last_transition_time, state.now) for one in votes), default=None)
     left_s = None
     if since is not None and state.has_partners:
         held_s = float(spec.resource_reserved_seconds or RESERVED_S)
@@ -248,7 +258,7 @@ def _give_back(state: GroupState, why: str) -> Plan:
 def _retry(state: GroupState) -> Plan:
     """After ReserveFailed: everyone gives back, then, after a pause, once more."""
     told = all_to(state, "Failed", "ReserveFailed", "not all parties reserved in time")
-    since = time_of(state.view.status.last_transition_time, state.now)
+    since = time_or(state.view.status.last_transition_time, state.now)
     left_s = since + pause_s(state) - state.now
     if told or left_s > 0:
         return Plan(told, max(left_s, 0.1))
@@ -293,7 +303,7 @@ def _owner(obj: Cached, _caches: Caches) -> Iterable[ObjectKey]:
 
 
 def _named(obj: Cached, _caches: Caches) -> Iterable[ObjectKey]:
-    name = obj.view(TaskPod).metadata.annotations.get(KusciaAnnotation.TASK_RESOURCE_GROUP)
+    name = obj.view(ReservationPod).metadata.annotations.get(KusciaAnnotation.TASK_RESOURCE_GROUP)
     return (ObjectKey("", name),) if name else ()
 
 
@@ -303,12 +313,14 @@ _BY_GROUP = by_label(KusciaLabel.TASK_RESOURCE_GROUP_UID)
 PODS = Watch(
     group="",
     kind="Pod",
-    view=TaskPod,
+    view=ReservationPod,
     keep="nothing",
     label_selector=KusciaLabel.TASK_RESOURCE_GROUP_UID,
     keys=_named,
     indexes={"task-resource-group": _BY_GROUP},
-    matters=lambda change: change.old is None or change.new is None or change.old.view(TaskPod) != change.new.view(TaskPod),
+    matters=lambda change: (
+        change.old is None or change.new is None or change.old.view(ReservationPod) != change.new.view(ReservationPod)
+    ),
 )
 
 
@@ -325,4 +337,4 @@ class TaskReservation(Controller):
             return Plan()
         resources = caches[RESOURCES].by_index(CONTROLLER_INDEX, group.uid)
         pods = caches[PODS].by_index("task-resource-group", group.uid)
-        return plan(group.raw, [one.raw for one in resources], [pod.view(TaskPod) for pod in pods], now)
+        return plan(group.raw, [one.raw for one in resources], [pod.view(ReservationPod) for pod in pods], now)

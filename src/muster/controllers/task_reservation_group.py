@@ -8,10 +8,9 @@ import msgspec
 
 from muster.controllers.actions import Action, Emit, PatchStatus, Target
 from muster.controllers.task_reservation_parts import (
-    API_VERSION,
     GROUP_KIND,
     Fact,
-    TaskPod,
+    ReservationPod,
     advance,
     all_parties,
     is_member,
@@ -21,11 +20,11 @@ from muster.controllers.task_reservation_parts import (
     with_facts,
 )
 from muster.objects.conditions import find_condition
-from muster.objects.kinds.kuscia_base import GROUP
+from muster.objects.kinds.kuscia_base import API_VERSION, GROUP
 from muster.objects.kinds.kuscia_tasks import TaskResource, TaskResourceGroup, TaskResourceGroupParty, TaskResourcePhase
 from muster.objects.labels import KusciaAnnotation, Muster
 from muster.objects.status import Raw
-from muster.objects.time import format_time, parse_time
+from muster.objects.time import format_time
 from muster.store.events import NORMAL, WARNING
 
 RETRY_S = 30.0
@@ -51,7 +50,7 @@ class GroupState(msgspec.Struct, frozen=True):
     view: TaskResourceGroup
     resources: Mapping[tuple[str, str], Voter]
     """By namespace and name."""
-    pods: Mapping[tuple[str, str], TaskPod]
+    pods: Mapping[tuple[str, str], ReservationPod]
     now: float
 
     @property
@@ -61,6 +60,11 @@ class GroupState(msgspec.Struct, frozen=True):
     @property
     def is_member(self) -> bool:
         return is_member(self.view)
+
+    @property
+    def stopped(self) -> str:
+        """Why its task has ended; empty while it has not."""
+        return self.view.metadata.annotations.get(Muster.STOP, "")
 
     @property
     def handled(self) -> list[TaskResourceGroupParty]:
@@ -164,10 +168,3 @@ def pause_s(state: GroupState) -> float:
 def why_failed(state: GroupState) -> str:
     failed = find_condition(state.conditions, "TaskResourceGroupFailed") or {}
     return str(failed.get("message") or failed.get("reason") or "the group failed")
-
-
-def time_of(text: str, otherwise: float) -> float:
-    try:
-        return parse_time(text)
-    except ValueError:
-        return otherwise

@@ -19,7 +19,7 @@ import msgspec
 
 from muster.controllers.actions import Patch, Target
 from muster.objects.conditions import ConditionStatus, set_condition
-from muster.objects.kinds.kuscia_base import GROUP
+from muster.objects.kinds.kuscia_base import API_VERSION, GROUP
 from muster.objects.kinds.kuscia_tasks import TaskResource, TaskResourceGroup, TaskResourceGroupParty, TaskResourcePhase
 from muster.objects.labels import KusciaAnnotation, KusciaLabel, Muster
 from muster.objects.meta import annotations_of
@@ -28,7 +28,6 @@ from muster.objects.status import Raw
 from muster.objects.time import format_time
 from muster.objects.view import View, view_of
 
-API_VERSION = f"{GROUP}/v1alpha1"
 GROUP_KIND, RESOURCE_KIND = "TaskResourceGroup", "TaskResource"
 
 _RANK: Mapping[str, int] = {"": 0, "Pending": 0, "Reserving": 1, "Reserved": 2, "Schedulable": 3, "Failed": 4}
@@ -56,7 +55,7 @@ class PodSpec(View):
     containers: list[Container] = msgspec.field(default_factory=list)
 
 
-class TaskPod(View):
+class ReservationPod(View):
     """A pod of a task, as far as its reservation is concerned."""
 
     metadata: PodMeta = msgspec.field(default_factory=PodMeta)
@@ -187,7 +186,7 @@ def new_resource(group: Raw, party: TaskResourceGroupParty, *, now: float) -> Ra
     }
 
 
-def sums(resource: TaskResource, pods: Mapping[str, TaskPod]) -> Patch | None:
+def sums(resource: TaskResource, pods: Mapping[str, ReservationPod]) -> Patch | None:
     """The patch that adds to `spec.pods` what each pod asks for; None before all pods exist, and when it is there already."""
     if not resource.spec.pods or any(pod.resources.requests or pod.resources.limits for pod in resource.spec.pods):
         return None

@@ -27,6 +27,8 @@ from muster.objects.config_templates import Part, Query, TemplateSyntaxError, Va
 WITHHELD: Final = frozenset({"KUSCIA_API_TOKEN", "KUSCIA_DOMAIN_KEY_DATA"})
 RENDERED_BYTES_MAX: Final = 1_000_000
 """Of all files of one pod together: a ConfigMap holds a mebibyte."""
+COMPARED_MAX: Final = 100_000
+"""List elements that the `[key=value]` steps of one pod's files may look at; how long lists are is the task's to say."""
 
 
 class RenderError(ValueError):
@@ -35,8 +37,7 @@ class RenderError(ValueError):
 
 def render_all(app_image: str, templates: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
     """Each file rendered. RenderError names the AppImage, the file and the position."""
-    known = {name.upper(): value for name, value in variables.items() if name.upper() not in WITHHELD}
-    parsed: dict[str, Any] = {}
+    known = _Known({name.upper(): value for name, value in variables.items() if name.upper() not in WITHHELD})
     rendered: dict[str, str] = {}
     room_bytes = RENDERED_BYTES_MAX
     for file, text in templates.items():
@@ -45,7 +46,7 @@ def render_all(app_image: str, templates: Mapping[str, str], variables: Mapping[
             parts = parse_template(text)
         except TemplateSyntaxError as error:
             raise RenderError(f"{where}, {error}") from None
-        rendered[file], room_bytes = _render(where, parts, known, parsed, room_bytes)
+        rendered[file], room_bytes = _render(where, parts, known, room_bytes)
     return rendered
 
 
@@ -54,15 +55,18 @@ def render(app_image: str, file: str, text: str, variables: Mapping[str, str]) -
     return render_all(app_image, {file: text}, variables)[file]
 
 
-def _render(
-    where: str, parts: list[Part], known: Mapping[str, str], parsed: dict[str, Any], room_bytes: int
-) -> tuple[str, int]:
+def _render(where: str, parts: list[Part], known: _Known, room_bytes: int) -> tuple[str, int]:
     pieces = []
     for part in parts:
         if isinstance(part, Variable):
-            piece = escaped(known.get(part.name, ""))
+            piece = escaped(known.texts.get(part.name, ""))
         elif isinstance(part, Query):
-            piece = _shown(_look(_value(part.name, known, parsed), part))
+            piece = _shown(known.look(part))
+            if known.compared > COMPARED_MAX:
+                raise RenderError(
+                    f"{where}: the [key=value] steps of a pod's files would look at more than {COMPARED_MAX:,} list elements; "
+                    "make the lists of the task's input shorter, or write [0], [1] where the place is known"
+                )
         else:
             piece = part
         room_bytes -= len(piece.encode("utf-8", "surrogatepass"))
@@ -80,38 +84,55 @@ def escaped(value: str) -> str:
     return json.dumps(value, ensure_ascii=False)[1:-1]
 
 
-def _value(name: str, known: Mapping[str, str], parsed: dict[str, Any]) -> Any:
-    """The variable's JSON when it holds an object or a list, else its text. Parsed once for all files of a pod."""
-    if name not in parsed:
-        text = known.get(name)
-        value: Any = text
-        if text is not None and text.lstrip()[:1] in ("{", "["):
-            try:
-                value = msgspec.json.decode(text.encode("utf-8", "surrogatepass"))
-            except (msgspec.DecodeError, RecursionError):
-                value = text
-        parsed[name] = value
-    return parsed[name]
+class _Known:
+    """The variables of one pod, and how much of them its queries have looked at."""
 
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self.texts = texts
+        self.compared = 0
+        self._parsed: dict[str, Any] = {}
 
-def _look(value: Any, query: Query) -> Any:
-    """What the query finds; None when there is no such thing."""
-    for step in query.steps:
-        if isinstance(value, dict) and isinstance(step, str):
-            value = value.get(step)
-        elif isinstance(value, dict) and isinstance(step, int):
-            value = value.get(str(step))
-        elif isinstance(value, list) and isinstance(step, int):
-            value = value[step] if -len(value) <= step < len(value) else None
-        elif isinstance(value, list) and isinstance(step, tuple):
-            key, wanted = step
-            found = (one for one in value if isinstance(one, dict) and key in one and _shown(one[key]) == wanted)
-            value = next(found, None)
-        else:
-            return None
-        if value is None:
-            return None
-    return value
+    def look(self, query: Query) -> Any:
+        """What the query finds; None when there is no such thing."""
+        value = self._value(query.name)
+        for step in query.steps:
+            if isinstance(value, dict) and isinstance(step, str):
+                value = value.get(step)
+            elif isinstance(value, dict) and isinstance(step, int):
+                value = value.get(str(step))
+            elif isinstance(value, list) and isinstance(step, int):
+                value = value[step] if -len(value) <= step < len(value) else None
+            elif isinstance(value, list) and isinstance(step, tuple):
+                value = self._find(value, *step)
+            else:
+                return None
+            if value is None:
+                return None
+        return value
+
+    def _value(self, name: str) -> Any:
+        """The variable's JSON when it holds an object or a list, else its text. Parsed once for all files of a pod."""
+        if name not in self._parsed:
+            text = self.texts.get(name)
+            value: Any = text
+            if text is not None and text.lstrip()[:1] in ("{", "["):
+                try:
+                    value = msgspec.json.decode(text.encode("utf-8", "surrogatepass"))
+                except (msgspec.DecodeError, RecursionError):
+                    value = text
+            self._parsed[name] = value
+        return self._parsed[name]
+
+    def _find(self, elements: list[Any], key: str, wanted: str) -> Any:
+        """The first element whose `key` is shown as `wanted`. One that holds an object or a list never is: a step can't have
+        brackets inside."""
+        for one in elements:
+            self.compared += 1
+            if self.compared > COMPARED_MAX:
+                return None
+            if isinstance(one, dict) and key in one and not isinstance(one[key], dict | list) and _shown(one[key]) == wanted:
+                return one
+        return None
 
 
 def _shown(value: Any) -> str:

@@ -79,14 +79,15 @@ def _found(engine: Engine, key: str) -> list[tuple[str, list[PodRecord]]]:
     kind, namespace, name = words if len(words) == 3 else ("", *words)
     found: dict[str, list[PodRecord]] = {}
     for pod in engine.state.pods.values():
-        # The pods of a task are in the namespaces of its parties, not in its own.
+        # The pods of a task or a service are in the namespaces of its parties, not in its own.
         is_task = kind in _TASK_KINDS and pod.unit == task_id(name)
-        if is_task or (pod.namespace == namespace and _is_about(pod, kind, name)):
+        is_service = kind == "KusciaDeployment" and pod.facts.metadata.labels.get(KusciaLabel.DEPLOYMENT_NAME) == name
+        if is_task or is_service or (pod.namespace == namespace and _is_about(pod, kind, name)):
             found.setdefault(pod.unit or f"Pod/{pod.key}", []).append(pod)
     if not found:
         what = f"{kind or 'Pod or PodGroup'} {namespace}/{name}"
         raise UnknownWork(f"{what}: the scheduler knows no pod of it; check the name, or whether its pods were created yet")
-    return sorted(found.items())
+    return sorted(found.items(), key=lambda unit: (all(pod.node for pod in unit[1]), unit[0]))  # what waits first
 
 
 _TASK_KINDS = frozenset({"KusciaTask", "TaskResourceGroup"})

@@ -29,6 +29,7 @@ from muster.engine.profile import Profile
 from muster.engine.resources import Vector
 from muster.engine.units import Unit
 from muster.objects.reasons import Reason, Verdict
+from muster.objects.words import short_list
 
 if TYPE_CHECKING:
     from muster.engine.cycle import Cycle
@@ -65,7 +66,7 @@ class Withdrawal(msgspec.Struct, frozen=True):
     stuck: PodRecord
 
     def verdict(self) -> Verdict:
-        names = ", ".join(self.younger[:3]) + (f" and {len(self.younger) - 3} more" if len(self.younger) > 3 else "")
+        names = short_list(self.younger)
         return Verdict(
             reason=Reason.WAITING_FOR_YOUNGER,
             subject=self.younger[0],

@@ -18,6 +18,7 @@ from muster.engine.pods import Phase, PodRecord
 from muster.engine.units import Age, Group, Promise, Unit, age_of, first_of, has_succeeded, is_waiting, member_order
 from muster.objects.labels import Muster
 from muster.objects.reasons import Reason, Verdict
+from muster.objects.words import short_list
 
 RESERVED_S = 30.0
 """How long a promise stands when the group says nothing: Kuscia's default."""
@@ -172,8 +173,7 @@ def _incomplete(rolls: Iterable[_Roll]) -> Verdict | None:
     missing = [key for roll in rolls for key in roll.missing]
     if not missing:
         return None
-    left_out = len(missing) - _NAMES_SHOWN_MAX
-    shown = ", ".join(missing[:_NAMES_SHOWN_MAX]) + (f" and {left_out} more" if left_out > 0 else "")
+    shown = short_list(missing, _NAMES_SHOWN_MAX)
     return Verdict(
         reason=Reason.GANG_INCOMPLETE,
         subject=missing[0],

@@ -197,6 +197,9 @@ class Reason(enum.StrEnum):
     DEPLOY_TEMPLATE_NOT_FOUND = ("DeployTemplateNotFound", _W,
         "The AppImage has no deploy template for the party's role; the task starts once it has one.",
         "Add a template for the role; if the role is wrong, submit a new job.")
+    PORTS_EXHAUSTED = ("PortsExhausted", _W,
+        "The party has no free port left; the task or service starts as others of the party end.",
+        "Wait, or end other work of the party; use fewer replicas.")
     PARTY_UNKNOWN = ("PartyUnknown", _W,
         "A party of the job is not a Domain here; the job goes on once it is.",
         "Create the Domain; if its id is wrong, submit a new job.")
@@ -370,9 +373,6 @@ class Reason(enum.StrEnum):
     PROBE_FAILED = ("ProbeFailed", _F,
         "A liveness or startup probe failed too often.",
         "Read the log; give it more time to start.")
-    PORTS_EXHAUSTED = ("PortsExhausted", _F,
-        "The party has no free port in its range.",
-        "Widen the range, or stop old work.")
     RUN_TIME_EXCEEDED = ("RunTimeExceeded", _F,
         "Ran longer than its limit on run time.",
         "Raise the limit, or split the work.")

@@ -15,12 +15,14 @@ import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 
 Clock = Callable[[], float]
 """Gives the present instant. Simulations hand in a virtual one."""
+
+Otherwise = TypeVar("Otherwise", float, None)
 
 Timestamp = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"})]
 """The type of a view's field that holds a time with whole seconds, or with microseconds where Kubernetes says MicroTime."""
@@ -76,6 +78,14 @@ def parse_time(text: str) -> float:
         raise ValueError(f"{text!r} is no moment on the calendar: {error}") from None
     fraction_s = float(f"0.{match[7]}") if match[7] else 0.0
     return calendar.timegm(naive.timetuple()) - offset_s + fraction_s
+
+
+def time_or(text: object, otherwise: Otherwise) -> float | Otherwise:
+    """The instant that `text` names; `otherwise` when it is empty, or no time that can be read."""
+    try:
+        return parse_time(text) if isinstance(text, str) and text else otherwise
+    except ValueError:
+        return otherwise
 
 
 def _finite(instant: float) -> float:

@@ -10,6 +10,7 @@ Pure: text in, values out, `YamlError` for whatever can't be read.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -47,6 +48,7 @@ def load_all(
     text: str | bytes, *, depth_max: int = DEPTH_MAX, nodes_max: int = NODES_MAX, unique_keys: bool = True
 ) -> Iterator[tuple[int, Any]]:
     """Each document with the line that it starts on; empty documents are skipped. Both limits are for one document."""
+    text = _without_pairs(text)
     _check_events(text, depth_max, nodes_max)
     try:
         loader = _Loader(text)
@@ -87,6 +89,28 @@ def load(text: str | bytes, *, depth_max: int = DEPTH_MAX, nodes_max: int = NODE
 def dump(value: Any) -> str:
     """`value` as one YAML document, keys in their own order."""
     return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, default_flow_style=False, allow_unicode=True, width=1_000_000))
+
+
+# --- JSON
+
+_PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
+
+
+def _without_pairs(text: str | bytes) -> str | bytes:
+    """JSON may write one character as two escapes, a surrogate pair, which YAML does not know; YAML has one escape for it."""
+    try:
+        found = text.decode() if isinstance(text, bytes) else text
+        if not found.lstrip().startswith(("{", "[")) or not _PAIR.search(found):
+            return text
+        json.loads(found)
+    except (ValueError, RecursionError):
+        return text  # no JSON: what looks like an escape may be none
+    return _PAIR.sub(_joined, found)
+
+
+def _joined(pair: re.Match[str]) -> str:
+    high, low = int(pair[2], 16), int(pair[3], 16)
+    return f"{pair[1]}\\U{0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00):08x}"
 
 
 # --- limits

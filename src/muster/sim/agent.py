@@ -302,7 +302,7 @@ class SimAgent:
                 "name": self._machine.name,
                 "labels": {"kubernetes.io/hostname": self._machine.name, **self._machine.labels},
             },
-            "spec": {},
+            "spec": {"taints": self._machine.taints} if self._machine.taints else {},
         }
         with contextlib.suppress(AlreadyExists):
             await self._store.create(nodes, node)

@@ -9,7 +9,7 @@ started twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
@@ -49,11 +49,18 @@ class Machine:
     """`slowness` stretches everything; `is_on` is what a power switch does. Instants are on the loop's clock."""
 
     def __init__(
-        self, name: str, *, capacity: dict[str, str], labels: dict[str, str] | None = None, slowness: float = 1.0
+        self,
+        name: str,
+        *,
+        capacity: dict[str, str],
+        labels: dict[str, str] | None = None,
+        taints: Sequence[Raw] = (),
+        slowness: float = 1.0,
     ) -> None:
         self.name = name
         self.capacity = capacity
         self.labels = labels or {}
+        self.taints = list(taints)
         self.slowness = slowness
         self.is_on = True
         self.boots = 1

@@ -19,6 +19,11 @@ def spread(*parts: object) -> float:
     return int.from_bytes(digest) / (1 << 56)
 
 
+def doubled_s(base_s: float, times: int, max_s: float) -> float:
+    """`base_s` doubled so many times, at most `max_s`: the pauses that users set for their own work, so without a spread."""
+    return float(max(min(base_s * 2 ** min(max(times, 0), 64), max_s), 0.0))
+
+
 class Backoff(msgspec.Struct, frozen=True, kw_only=True):
     """`delay_s(0, who)` is the wait after the first failure. The spread takes away up to `spread_ratio` of each wait."""
 

@@ -20,7 +20,15 @@ Act = Callable[["Jobs", str], Awaitable["JobTree"]]
 
 
 async def _each(
-    target: Target, state: State, names: tuple[str, ...], act: Act, said: str, *, wait: bool, timeout_s: float | None
+    target: Target,
+    state: State,
+    names: tuple[str, ...],
+    act: Act,
+    said: str,
+    *,
+    wait: bool,
+    timeout_s: float | None,
+    until: str = "",
 ) -> ExitCode:
     from muster.cli.job_following import follow_all, screen
     from muster.cli.session import Failures, each
@@ -36,7 +44,7 @@ async def _each(
 
         await each(names, one, failures, lambda name: name)
         if wait and done:
-            code = await follow_all([(jobs, name) for name in done], screen(), timeout_s=timeout_s)
+            code = await follow_all([(jobs, name) for name in done], screen(), timeout_s=timeout_s, until=until)
             return failures.exit_code or code
     return failures.exit_code
 
@@ -46,8 +54,8 @@ def _check_wait(wait: bool, timeout_s: float | None) -> None:
         raise UsageError("--timeout bounds --wait: give both, or neither")
 
 
-def _declare(word: str, summary: str, text: str, said: str) -> Command:
-    """One of the commands that take names and a party, and are otherwise alike."""
+def _declare(word: str, summary: str, text: str, said: str, *, until: str = "") -> Command:
+    """One of the commands that take names and a party, and are otherwise alike. `until`: the phase that --wait waits for."""
 
     @jobs_argument
     @party_option
@@ -71,7 +79,7 @@ def _declare(word: str, summary: str, text: str, said: str) -> Command:
             done: JobTree = await getattr(jobs, word)(name, party=party)
             return done
 
-        ctx.exit(run(_each(target, state_of(ctx), names, act, said, wait=wait, timeout_s=timeout_s)))
+        ctx.exit(run(_each(target, state_of(ctx), names, act, said, wait=wait, timeout_s=timeout_s, until=until)))
 
     run_it.__doc__ = text
     return command(word, summary)(run_it)
@@ -86,8 +94,12 @@ stop = _declare(
 suspend = _declare(
     "suspend",
     "End what runs, to go on later.",
-    """End what runs of the jobs and keep what has succeeded, to go on with `muster job resume`.""",
+    """End what runs of the jobs and keep what has succeeded, to go on with `muster job resume`.
+
+    With --wait the exit code is 0 as soon as they are suspended.
+    """,
     "suspending",
+    until="Suspended",
 )
 resume = _declare(
     "resume",

@@ -69,6 +69,12 @@ def _amount(option: str, text: str) -> str:
     return text
 
 
+def _rate(text: str) -> str:
+    if text.isdecimal():
+        raise UsageError(f"--bandwidth '{text}': in which unit? as in {text}Mbps")
+    return text
+
+
 def _deadline(text: str) -> str:
     from muster.cli.run_job import deadline_of
     from muster.objects.time import wall_clock
@@ -143,6 +149,7 @@ def run(
             command=words,
             cpu=_amount("--cpu", given.pop("cpu")),
             memory=_amount("--memory", given.pop("memory")),
+            bandwidth=_rate(given.pop("bandwidth")),
             env=pairs(given.pop("env"), "--env"),
             node_selector=pairs(given.pop("node_selector"), "--node-selector"),
             attributes=pairs(given.pop("attribute"), "--attribute"),

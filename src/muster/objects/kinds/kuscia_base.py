@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import field
 
@@ -13,7 +13,10 @@ from muster.objects.view import keyed
 
 GROUP = "kuscia.secretflow"
 
+API_VERSION: Final = f"{GROUP}/v1alpha1"
+
 TaskPhase = Literal["", "Pending", "Running", "Succeeded", "Failed"]
+TASK_ENDED: Final = ("Succeeded", "Failed")
 InterConnProtocol = Annotated[str, one_of("", "kuscia", "bfia")]
 
 

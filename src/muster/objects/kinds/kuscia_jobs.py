@@ -5,7 +5,7 @@ Kuscia writes objects from Go structs, so an unset phase may arrive as an empty 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import field
@@ -33,7 +33,7 @@ from muster.objects.kinds.shapes import (
     PlainCondition,
     Resources,
 )
-from muster.objects.resources import Resource
+from muster.objects.resources import Column, Resource
 from muster.objects.time import Timestamp
 from muster.objects.view import keyed
 
@@ -49,6 +49,8 @@ JobPhase = Literal[
     "ApprovalReject",
     "Suspended",
 ]
+FINAL_PHASES: Final = ("Succeeded", "Failed", "Cancelled", "ApprovalReject")
+"""Of a job: it has ended. Only a stage command moves it on from there."""
 JobStage = Literal["Create", "Start", "Stop", "Cancel", "Restart", "Suspend"]
 JobStagePhase = Literal[
     "JobCreateStageSucceeded",
@@ -195,7 +197,14 @@ RESOURCES: tuple[Resource, ...] = (
         "kusciajobs",
         short_names=("kj",),
         has_status=True,
-        columns=(START_TIME, COMPLETION_TIME, LAST_RECONCILE_TIME, PHASE),
+        columns=(
+            START_TIME,
+            COMPLETION_TIME,
+            LAST_RECONCILE_TIME,
+            PHASE,
+            Column(name="Reason", path=".status.reason", priority=1),
+            Column(name="Message", path=".status.message", priority=1),
+        ),
     ),
     kuscia_resource(
         KusciaJobSummary,

@@ -73,6 +73,7 @@ class PartyTaskStatus(Foreign):
     domain_id: str = field(name="domainID")
     role: str = ""
     phase: TaskPhase = ""
+    reason: Annotated[str, "Why, as a reason code. Beyond Kuscia."] = ""
     message: str = ""
 
 

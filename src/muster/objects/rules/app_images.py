@@ -15,12 +15,14 @@ from muster.objects.config_templates import TemplateSyntaxError, parse_template
 from muster.objects.names import validate_config_key, validate_env_name, validate_label_name, validate_port_name
 from muster.objects.reason_codes import Reason
 from muster.objects.rules import bandwidth
-from muster.objects.rules.report import Report, obj, objs, text, texts
+from muster.objects.rules.report import Report, listed, obj, objs, text, texts
 from muster.objects.status import Cause, Raw
 
 REPLICAS_MAX: Final = 1_000
 TEMPLATES_MAX: Final = 64
 FILES_MAX: Final = 64
+PORTS_MAX: Final = 64
+"""Ports of one pod."""
 _FILES_BYTES_MAX: Final = 512 * 1024
 _PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
 _INVALID: Final = Reason.MANIFEST_INVALID.value
@@ -118,13 +120,16 @@ def _check_template(report: Report, template: Raw, path: str, files: Raw) -> Non
             report.invalid(f"{where}.name", name, f"{_DUPLICATE}: two containers of the pod have this name; rename one")
         names.add(name)
         _check_ports(report, container, where, ports, numbers)
+    if len(ports) > PORTS_MAX:
+        report.too_many(f"{path}.spec.containers[*].ports", len(ports), PORTS_MAX)
+    known = listed(sorted(ports))
     for where, container in containers:
-        _check_probes(report, container, where, ports)
+        _check_probes(report, container, where, ports, known)
         _check_mounts(report, container, where, files)
         for at, variable in objs(container, "env", where):
             name = text(variable, "name")
             report.names(f"{at}.name", name, [f"{_INVALID}: {problem}" for problem in validate_env_name(name)])
-    _check_policy(report, template, path, ports)
+    _check_policy(report, template, path, ports, known)
 
 
 def _check_ports(report: Report, container: Raw, path: str, ports: dict[str, str], numbers: dict[int, str]) -> None:
@@ -144,7 +149,7 @@ def _check_ports(report: Report, container: Raw, path: str, ports: dict[str, str
         numbers.setdefault(number, where)
 
 
-def _check_probes(report: Report, container: Raw, path: str, ports: Mapping[str, str]) -> None:
+def _check_probes(report: Report, container: Raw, path: str, ports: Mapping[str, str], known: str) -> None:
     targets = [
         (f"{path}.{probe}.{kind}.port", obj(obj(container, probe), kind).get("port"))
         for probe in _PROBES
@@ -153,7 +158,6 @@ def _check_probes(report: Report, container: Raw, path: str, ports: Mapping[str,
     targets.append((f"{path}.metricProbe.port", obj(container, "metricProbe").get("port")))
     for field, port in targets:
         if isinstance(port, str) and port and port not in ports:
-            known = ", ".join(sorted(ports)) or "none"
             report.invalid(field, port, f"{_INVALID}: no port of the pod has this name; there are: {known}")
         elif isinstance(port, int) and not isinstance(port, bool) and not 1 <= port <= 65_535:
             report.invalid(field, port, f"{_INVALID}: must be 1 to 65535, or the name of a port")
@@ -169,15 +173,14 @@ def _check_mounts(report: Report, container: Raw, path: str, files: Raw) -> None
             report.invalid(f"{where}.mountPath", place, f"{_DUPLICATE}: two files can't be mounted at one place")
         places.add(place)
         if file and file not in files:
-            known = ", ".join(sorted(files)) or "none"
+            known = listed(sorted(files))
             report.invalid(f"{where}.subPath", file, f"{_INVALID}: spec.configTemplates has no such file; there are: {known}")
 
 
-def _check_policy(report: Report, template: Raw, path: str, ports: Mapping[str, str]) -> None:
+def _check_policy(report: Report, template: Raw, path: str, ports: Mapping[str, str], known: str) -> None:
     for where, ingress in objs(obj(template, "networkPolicy"), "ingresses", f"{path}.networkPolicy"):
         for at, port in objs(ingress, "ports", where):
             if text(port, "port") not in ports:
-                known = ", ".join(sorted(ports)) or "none"
                 report.invalid(f"{at}.port", text(port, "port"), f"{_INVALID}: no port has this name; there are: {known}")
         if not texts(obj(ingress, "from"), "roles"):
             report.required(f"{where}.from.roles", f"{_INVALID}: the roles that may reach these ports")

@@ -26,6 +26,8 @@ from muster.objects.rules.report import Report, obj, objs, text
 from muster.objects.status import Raw
 
 Check = Callable[[Report, Raw], None]
+_PLAIN: Final = ("cpu", "memory", "ephemeral-storage")
+_PLAIN_SHOWN: Final = "cpu, memory, ephemeral-storage, bandwidth and hugepages-SIZE"
 
 
 def check_annotations(report: Report, kind: str, raw: Raw, old: Raw | None) -> None:
@@ -59,6 +61,12 @@ def check_resources(report: Report, resources: Raw, path: str) -> None:
     requests, limits = obj(resources, "requests"), obj(resources, "limits")
     asked = _amounts(report, requests, f"{path}.requests")
     ceilings = _amounts(report, limits, f"{path}.limits")
+    for word, amounts in (("requests", requests), ("limits", limits)):
+        for name in amounts:
+            if not is_bandwidth_resource(name) and "/" not in name and not _is_plain(name):
+                # No pod could ask for it, so the work would fail when it is to start.
+                message = f"no such resource; without a prefix there are {_PLAIN_SHOWN}; others are named as in nvidia.com/gpu"
+                report.invalid(f"{path}.{word}[{name}]", name, message)
     for name, amount in asked.items():
         if name in ceilings and amount > ceilings[name]:
             report.invalid(
@@ -69,6 +77,10 @@ def check_resources(report: Report, resources: Raw, path: str) -> None:
             )
     for problem in resource_bandwidth(resources).problems:
         report.invalid(f"{path}.{problem.field}", problem.value, f"{problem.reason.value}: {problem.message}")
+
+
+def _is_plain(name: str) -> bool:
+    return name in _PLAIN or name.startswith("hugepages-")
 
 
 def _amounts(report: Report, amounts: Raw, path: str) -> dict[str, Quantity]:

@@ -13,15 +13,24 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from muster.objects.conditions import find_condition
-from muster.objects.names import validate_label_name
+from muster.objects.names import LABEL_LEN_MAX, validate_label_name
 from muster.objects.reason_codes import Reason
 from muster.objects.rules import bandwidth
 from muster.objects.rules.domains import is_reserved
-from muster.objects.rules.report import Report, number, obj, objs, text, texts
+from muster.objects.rules.report import Report, listed, number, obj, objs, text, texts
 from muster.objects.status import Cause, Raw
 
 CYCLE_SHOWN_MAX: Final = 12
+OBJECT_BYTES_MAX: Final = 1_572_864
+"""What stores take: ours, and etcd."""
+_STATUS_BYTES: Final = 16 * 1024
+_ENTRY_BYTES: Final = 330
+_PARTY_BYTES: Final = 45
+_FIELD_BYTES: Final = 7
+_ID_SUFFIX_LEN: Final = 13
 _UNSETTLED_PHASES: Final = ("", "initialized")
 _FIXED_FIELDS: Final = ("tasks", "initiator", "scheduleMode", "flowID")
 
@@ -35,6 +44,8 @@ _TASK_BANDWIDTH = bandwidth.RULES["kuscia.secretflow", "KusciaTask"]
 def check_job(report: Report, raw: Raw, old: Raw | None) -> None:
     _JOB_BANDWIDTH(report, raw, old)
     _add_new(report, raw, old, job_problems)
+    if old is None or obj(raw, "spec") != obj(old, "spec"):
+        _check_room(report, raw)
     if old is not None and is_settled(obj(old, "status")):
         _check_fixed(report, raw, old)
 
@@ -109,7 +120,7 @@ def is_settled(status: Mapping[str, Any]) -> bool:
 
 def _check_graph(report: Report, tasks: Sequence[tuple[str, Raw]]) -> None:
     known = dict.fromkeys(text(task, "alias") for _, task in tasks)
-    has = _shown(list(known))
+    has = listed(list(known))
     edges: dict[str, list[str]] = {}
     places: dict[str, str] = {}
     for where, task in tasks:
@@ -123,13 +134,14 @@ def _check_graph(report: Report, tasks: Sequence[tuple[str, Raw]]) -> None:
             if dependency == alias:
                 _invalid(report, field, dependency, Reason.DEPENDENCY_CYCLE, "a task can't depend on itself; take it out")
             elif dependency not in known:
-                message = f"no task of this job has the alias {dependency!r}; it has {has}"
+                message = f"no task of this job has the alias '{listed([dependency])}'; it has {has}"
                 _invalid(report, field, dependency, Reason.DEPENDENCY_UNKNOWN, message)
             else:
                 edges[alias].append(dependency)
     cycle = find_cycle(edges)
     if cycle:
-        path = " -> ".join([*cycle[:CYCLE_SHOWN_MAX], *(["..."] if len(cycle) > CYCLE_SHOWN_MAX else []), cycle[0]])
+        first = [listed([name]) for name in cycle[:CYCLE_SHOWN_MAX]]
+        path = " -> ".join([*first, *(["..."] if len(cycle) > CYCLE_SHOWN_MAX else []), first[0]])
         message = f"these tasks wait for each other: {path} (each depends on the next); take one of these dependencies out"
         _invalid(report, f"{places[cycle[0]]}.dependencies", cycle[1], Reason.DEPENDENCY_CYCLE, message)
 
@@ -200,6 +212,41 @@ def _check_domain_id(report: Report, domain: str, field: str, what: str) -> None
             _invalid(report, field, domain, Reason.MANIFEST_INVALID, problem)
 
 
+# -- room for the status ----------------------------------------------------------------------------------------------------
+
+
+def _check_room(report: Report, raw: Raw) -> None:
+    """A job whose status would not fit beside its spec could run, and never end."""
+    spec = obj(raw, "spec")
+    own_bytes = len(msgspec.json.encode(spec))
+    if own_bytes > OBJECT_BYTES_MAX:
+        return  # the store says so
+    name = text(obj(raw, "metadata"), "name")
+    tasks = [task for _, task in objs(spec, "tasks", "spec")]
+    status_bytes = _STATUS_BYTES + sum(_status_bytes(name, task) for task in tasks)
+    if own_bytes + status_bytes > OBJECT_BYTES_MAX:
+        report.too_long(
+            "spec.tasks",
+            f"{Reason.MANIFEST_INVALID.value}: the job has {own_bytes:,} bytes, its {len(tasks):,} tasks may need "
+            f"{status_bytes:,} more for their status, and an object may have {OBJECT_BYTES_MAX:,}; "
+            "keep large inputs elsewhere and refer to them, give shorter names, or split the job",
+        )
+
+
+def _status_bytes(job: str, task: Raw) -> int:
+    """What is written about a task that has ended: its entry, its phase, its parties, and who wrote which field of it."""
+    id_bytes = len(text(task, "taskID")) or min(len(job) + _ID_SUFFIX_LEN, LABEL_LEN_MAX)
+    parties = (len(text(one, "domainID")) + len(text(one, "role")) for _, one in objs(task, "parties", ""))
+    fields = sum(len(key) + _FIELD_BYTES for key in task)
+    return (
+        _ENTRY_BYTES
+        + 5 * id_bytes
+        + 2 * len(text(task, "alias").encode())
+        + fields
+        + sum(_PARTY_BYTES + one for one in parties)
+    )
+
+
 # -- helpers ----------------------------------------------------------------------------------------------------------------
 
 
@@ -236,12 +283,6 @@ def _invalid(report: Report, field: str, value: object, reason: Reason, message:
 
 def _required(report: Report, field: str, message: str) -> None:
     report.required(field, f"{Reason.MANIFEST_INVALID.value}: {message}")
-
-
-def _shown(names: Sequence[str]) -> str:
-    return ", ".join(names[:CYCLE_SHOWN_MAX]) + (
-        f" and {len(names) - CYCLE_SHOWN_MAX} more" if len(names) > CYCLE_SHOWN_MAX else ""
-    )
 
 
 RULES: Final = {

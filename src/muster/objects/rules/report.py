@@ -6,12 +6,29 @@ the same, because a rule must never crash. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from muster.objects.names import validate_label_key, validate_label_value, validate_qualified_name
 from muster.objects.quantity import Quantity
 from muster.objects.status import Cause, Raw, shown
+
+CAUSES_KEPT_MAX = 1_000
+"""More are not kept: the object is refused all the same, and a manifest of a megabyte can have very many."""
+NAMES_SHOWN_MAX = 12
+_NAME_SHOWN_LEN_MAX = 80
+
+
+def listed(names: Sequence[str], none: str = "none") -> str:
+    """`names` as a message lists what there is: a few of them, none of them long."""
+    if not names:
+        return none
+    words = [
+        name if len(name) <= _NAME_SHOWN_LEN_MAX else f"{name[: _NAME_SHOWN_LEN_MAX - 3]}..."
+        for name in names[:NAMES_SHOWN_MAX]
+    ]
+    more = len(names) - len(words)
+    return ", ".join(words) + (f" and {more} more" if more > 0 else "")
 
 
 class Report:
@@ -20,33 +37,37 @@ class Report:
     def __init__(self) -> None:
         self.causes: list[Cause] = []
 
+    def _add(self, cause: Cause) -> None:
+        if len(self.causes) < CAUSES_KEPT_MAX:
+            self.causes.append(cause)
+
     def invalid(self, field: str, value: Any, message: str) -> None:
-        self.causes.append(Cause(field=field, message=f"Invalid value: {shown(value)}: {message}"))
+        self._add(Cause(field=field, message=f"Invalid value: {shown(value)}: {message}"))
 
     def required(self, field: str, message: str = "") -> None:
-        self.causes.append(
+        self._add(
             Cause(
                 field=field, message=f"Required value: {message}" if message else "Required value", reason="FieldValueRequired"
             )
         )
 
     def forbidden(self, field: str, message: str) -> None:
-        self.causes.append(Cause(field=field, message=f"Forbidden: {message}", reason="FieldValueForbidden"))
+        self._add(Cause(field=field, message=f"Forbidden: {message}", reason="FieldValueForbidden"))
 
     def duplicate(self, field: str, value: Any) -> None:
-        self.causes.append(Cause(field=field, message=f"Duplicate value: {shown(value)}", reason="FieldValueDuplicate"))
+        self._add(Cause(field=field, message=f"Duplicate value: {shown(value)}", reason="FieldValueDuplicate"))
 
     def unsupported(self, field: str, value: Any, allowed: Iterable[str]) -> None:
         words = ", ".join(f'"{word}"' for word in allowed)
         message = f"Unsupported value: {shown(value)}: supported values: {words}"
-        self.causes.append(Cause(field=field, message=message, reason="FieldValueNotSupported"))
+        self._add(Cause(field=field, message=message, reason="FieldValueNotSupported"))
 
     def too_long(self, field: str, message: str) -> None:
-        self.causes.append(Cause(field=field, message=f"Too long: {message}", reason="FieldValueTooLong"))
+        self._add(Cause(field=field, message=f"Too long: {message}", reason="FieldValueTooLong"))
 
     def too_many(self, field: str, count: int, most: int) -> None:
         message = f"Too many: {count}: must have at most {most} items"
-        self.causes.append(Cause(field=field, message=message, reason="FieldValueTooMany"))
+        self._add(Cause(field=field, message=message, reason="FieldValueTooMany"))
 
     def immutable(self, field: str, value: Any) -> None:
         self.invalid(field, value, "field is immutable")

@@ -1,5 +1,7 @@
 """The stage commands of a KusciaJob: which there are, which are new, and which a job can follow in its present phase. Pure.
 
+Here, and not with the controller that follows them, because the client gives them.
+
 A command is three labels: the stage, who gave it, and a version that goes up by one each time. The one that was answered last
 is kept in `status.stage` and `status.stageVersion`, in the same write as what it changed, so that it is carried out once
 however often the controller starts again. A command with a lower version than that is old and is passed over; one without a
@@ -14,11 +16,13 @@ from typing import Final
 import msgspec
 
 from muster.objects.labels import KusciaLabel
+from muster.objects.words import whole_number
 
 CREATE, START, STOP, CANCEL, SUSPEND, RESTART = "Create", "Start", "Stop", "Cancel", "Suspend", "Restart"
+STAGE_CONDITION: Final = "JobStageAccepted"
+"""The answer: whether the last command was followed, and if not, why."""
 
 BEFORE_RUNNING: Final = ("", "initialized", "AwaitingApproval", "Pending")
-FINAL: Final = ("Succeeded", "Failed", "Cancelled", "ApprovalReject")
 
 ALLOWED: Final[Mapping[str, tuple[str, ...]]] = {
     CREATE: (*BEFORE_RUNNING, "Running"),
@@ -39,7 +43,7 @@ _WAY_OUT: Final[Mapping[str, str]] = {
     RESTART: "restart a job that failed or is suspended; one that succeeded needs the tasks to run again in the annotation "
     "muster.dev/rerun-from; submit one that was cancelled or rejected again",
 }
-_VERSION_LEN_MAX: Final = 18
+_VERSION_DIGITS_MAX: Final = 18
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -56,13 +60,23 @@ def read_command(labels: Mapping[str, str]) -> Command | None:
     stage = labels.get(KusciaLabel.JOB_STAGE, "")
     if not stage:
         return None
-    version, problem = labels.get(KusciaLabel.JOB_STAGE_VERSION, ""), ""
-    if version and not (version.isascii() and version.isdigit() and len(version) <= _VERSION_LEN_MAX):
-        problem = f"label {KusciaLabel.JOB_STAGE_VERSION}: {version!r} is not a whole number; count up from 1"
-        version = ""
+    text, version, problem = labels.get(KusciaLabel.JOB_STAGE_VERSION, ""), _version(labels), ""
+    if version is None:
+        problem = f"label {KusciaLabel.JOB_STAGE_VERSION}: {text!r} is not a whole number; count up from 1"
     if stage not in ALLOWED:
         problem = f"label {KusciaLabel.JOB_STAGE}: {stage!r} is no stage; there are {', '.join(ALLOWED)}"
-    return Command(stage, int(version or 0), labels.get(KusciaLabel.JOB_STAGE_TRIGGER, ""), problem)
+    return Command(stage, version or 0, labels.get(KusciaLabel.JOB_STAGE_TRIGGER, ""), problem)
+
+
+def _version(labels: Mapping[str, str]) -> int | None:
+    """None when it can't be read; 0 when there is none."""
+    number = whole_number(labels.get(KusciaLabel.JOB_STAGE_VERSION, "") or "0", -1, digits_max=_VERSION_DIGITS_MAX)
+    return number if number >= 0 else None
+
+
+def stage_version(labels: Mapping[str, str]) -> int:
+    """The version of the last command; 0 when there is none that can be read."""
+    return _version(labels) or 0
 
 
 def is_new(command: Command, stage: str, version: int) -> bool:
