@@ -159,7 +159,7 @@ _INTERCONN_HOST_RULES = (
     Rule("kuscia.secretflow", ("taskresourcegroups/finalizers",), ("update",), "groups own their summaries"),
     Rule("kuscia.secretflow", ("taskresources",), (*READ, "patch"), "a partner's word that it has reserved"),
     Rule("kuscia.secretflow", ("kusciatasksummaries",), (*READ, "create", "patch"), "what a partner is told of a task"),
-    Rule("kuscia.secretflow", ("kusciajobs",), (*READ, "create", "delete"), "jobs, and their copies for partners"),
+    Rule("kuscia.secretflow", ("kusciajobs",), (*READ, "create", "patch", "delete"), "copies for partners; partners' commands"),
     Rule("kuscia.secretflow", ("kusciajobs/status",), ("patch",), "a partner's approval"),
     Rule("kuscia.secretflow", ("kusciajobsummaries",), (*READ, "create", "patch", "delete"), "what a partner is told of a job"),
 )
