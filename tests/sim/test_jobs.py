@@ -30,6 +30,7 @@ from tests.sim.jobs import (
 )
 
 from muster.objects.labels import KusciaLabel
+from muster.objects.meta import name_of
 from muster.objects.names import KUBERNETES_NAMESPACES
 from muster.sim.clock import VirtualLoop
 from muster.sim.faults import CALM, STORMY, Faults, Moment, SimulatedCrash
@@ -258,6 +259,35 @@ def test_a_crash_between_any_two_writes(write: int, moment: Moment) -> None:
 
     _, trace = simulate(scenario, seed=write, namespaces=(*KUBERNETES_NAMESPACES, CROSS_DOMAIN))
     assert any("controllers" in line and f"crashed {moment}" in line for line in trace), "it never came to that write"
+
+
+def test_a_domain_that_is_deleted_lets_its_work_end() -> None:
+    """Also a task that has to begin again: it would wait for the Domain, and the Domain for it."""
+    outcomes = Outcomes()
+    task = TaskSpec(alias="t0", parties=("alice", "bob"), failures=1, retries=1)
+    job = JobSpec(name="last", tasks=(task, TaskSpec(alias="t1", parties=("bob",), dependencies=("t0",))))
+    outcomes.add(job)
+
+    async def scenario(world: World) -> None:
+        guard(world)
+        world.add_manager("controllers", controllers)
+        await build(world, outcomes)
+        await world.create(job.manifest())
+        await world.run_until(lambda: _is(world, "last", "Running"), timeout_s=60)
+        domains = await world.store.resource(GROUP, "Domain")
+        await world.store.delete(domains, "bob")
+        await world.run_until(lambda: _is(world, "last", "Succeeded"), timeout_s=600, what="the job's success")
+
+        async def is_gone() -> bool:
+            return "bob" not in {name_of(one) for one in await world.objects(GROUP, "Domain")}
+
+        await world.run_until(is_gone, timeout_s=600, what="the Domain's end")
+
+    simulate(scenario, namespaces=(*KUBERNETES_NAMESPACES, CROSS_DOMAIN))
+
+
+async def _is(world: World, name: str, phase: str) -> bool:
+    return (await phases(world)).get(name) == phase
 
 
 @pytest.mark.soak

@@ -161,7 +161,7 @@ class KusciaJobs(Controller):
         parties: dict[str, bool] = {}
         for party in dict.fromkeys((spec.initiator, *(p.domain_id for task in spec.tasks for p in task.parties))):
             domain = caches[DOMAINS].get(ObjectKey("", party))
-            if domain is not None and not domain.deleting:
+            if domain is not None:  # one that is being deleted waits for this very job
                 parties[party] = domain.view(DomainView).is_partner
         images: dict[str, Raw] = {}
         for name in dict.fromkeys(task.app_image for task in spec.tasks):

@@ -225,8 +225,8 @@ def _raw(cached: Cached | None) -> Raw | None:
 
 
 def _party(name: str, caches: Caches) -> Party | None:
-    domain = caches[DOMAINS].get(ObjectKey("", name))
-    return party_of(domain, caches[NAMESPACES]) if domain is not None and not domain.deleting else None
+    """A Domain that is being deleted waits for the task, so it is still a party to it."""
+    return party_of(caches[DOMAINS].get(ObjectKey("", name)), caches[NAMESPACES])
 
 
 def _partners(name: str, task: KusciaTask, group: Cached | None, caches: Caches) -> dict[tuple[str, str], PartyTaskStatus]:
