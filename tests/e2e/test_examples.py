@@ -93,6 +93,17 @@ def test_two_party(shell: Shell) -> None:
     )
 
 
+def test_parties_are_asked_where_the_operator_wants_that(tmp_path: Path) -> None:
+    options = ("--workload-approval", "--simulated-nodes", "alice=1,bob=1")
+    with Up(tmp_path / "data", *options, env=environment(tmp_path)) as up:
+        shell = Shell(up, tmp_path)
+        shell.run("muster job submit -f examples/two-party")
+        shell.run("kubectl -n cross-domain wait --for=jsonpath={.status.phase}=AwaitingApproval kj/two-party --timeout=60s")
+        assert "bob" in shell.run("muster job tree two-party"), "it says whose answer it waits for"
+        shell.run("muster job approve two-party --party bob")
+        shell.run("muster job watch two-party")
+
+
 def test_dag(shell: Shell) -> None:
     [submit] = commands_of("dag/job.yaml")
     shell.run(submit)

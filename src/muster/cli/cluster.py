@@ -50,6 +50,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     webhook_hosts: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     scheduler_config: str | None = None
+    workload_approval: bool = False
 
     @property
     def has_webhooks(self) -> bool:
@@ -89,7 +90,9 @@ class Cluster:
     async def _start(self) -> None:
         self._undo.push_async_callback(self._store.close)
         await self._check_namespace()
-        every = cluster_controllers(scheduler_config=self.options.scheduler_config)
+        every = cluster_controllers(
+            scheduler_config=self.options.scheduler_config, workload_approval=self.options.workload_approval
+        )
         controllers = [c for c in every if c.name not in self.options.left_out]
         if self.options.has_webhooks:
             controllers.append(await self._start_webhooks())

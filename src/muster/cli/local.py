@@ -59,6 +59,7 @@ class Local:
         clock: Clock = wall_clock,
         *,
         scheduler_config: str | None = None,
+        workload_approval: bool = False,
         simulated: SimulatedNodes | None = None,
     ) -> None:
         self.parts = [part for part in IMPLEMENTED if part not in left_out]
@@ -69,6 +70,7 @@ class Local:
         self.server = Server(ServerConfig(data_dir=data_dir, host=host, port=port, clock=clock))
         self._clock = clock
         self._scheduler_config = scheduler_config
+        self._workload_approval = workload_approval
         self._claim: Claim | None = None
         self._manager: Manager | None = None
         self._pretending: Pretending | None = None
@@ -121,7 +123,11 @@ class Local:
 
     def _start_controllers(self) -> None:
         tune_for_long_runs()
-        controllers = embedded_controllers(ca_pem=self.server.pki.ca_pem.decode(), scheduler_config=self._scheduler_config)
+        controllers = embedded_controllers(
+            ca_pem=self.server.pki.ca_pem.decode(),
+            scheduler_config=self._scheduler_config,
+            workload_approval=self._workload_approval,
+        )
         self._manager = Manager(self.server.store, controllers, clock=self._clock)
         self._acting = asyncio.create_task(self._manager.run(), name="controllers")
         self.server.metrics.registry.register(OwnMetrics())

@@ -157,3 +157,11 @@ def scheduler_config_option(function: F) -> F:
         type=click.Path(path_type=Path),
         help="The scheduler's profiles, while there is no ConfigMap muster-scheduler in kube-system.",
     )(function)
+
+
+def workload_approval_option(function: F) -> F:
+    return click.option(
+        "--workload-approval",
+        is_flag=True,
+        help="Each party of a job but its initiator is asked before it begins: muster job approve, muster job reject.",
+    )(function)

@@ -36,9 +36,11 @@ if TYPE_CHECKING:
     from muster.controllers.runtime import Runnable
 
 
-def embedded_controllers(*, ca_pem: str, scheduler_config: str | None = None) -> list[Runnable]:
+def embedded_controllers(
+    *, ca_pem: str, scheduler_config: str | None = None, workload_approval: bool = False
+) -> list[Runnable]:
     """For `muster up`. `ca_pem` is the certificate (PEM) of the CA that signed the server's own; `scheduler_config` the text of
-    the scheduler's configuration, used while there is no ConfigMap."""
+    the scheduler's configuration, used while there is no ConfigMap; the rest as below."""
     from muster.controllers.disruption import Disruption
     from muster.controllers.event_expiry import EventExpiry
     from muster.controllers.pod_gc import PodGarbage
@@ -50,12 +52,13 @@ def embedded_controllers(*, ca_pem: str, scheduler_config: str | None = None) ->
         EventExpiry(group="events.k8s.io"),
         Disruption(),
         PodGarbage(),
-        *cluster_controllers(scheduler_config=scheduler_config),
+        *cluster_controllers(scheduler_config=scheduler_config, workload_approval=workload_approval),
     ]
 
 
-def cluster_controllers(*, scheduler_config: str | None = None) -> list[Runnable]:
-    """For `muster controller`: the controllers of Muster's own kinds, and the scheduler, wherever objects are stored."""
+def cluster_controllers(*, scheduler_config: str | None = None, workload_approval: bool = False) -> list[Runnable]:
+    """For `muster controller`: the controllers of Muster's own kinds, and the scheduler, wherever objects are stored. With
+    `workload_approval`, each party of a job but its initiator is asked before the job begins."""
     from muster.controllers.domain import Domains
     from muster.controllers.explanations import Explanations
     from muster.controllers.interconn_host import InterconnHost
@@ -79,7 +82,7 @@ def cluster_controllers(*, scheduler_config: str | None = None) -> list[Runnable
         Domains(),
         TaskReservation(),
         InterconnHost(),
-        KusciaJobs(),
+        KusciaJobs(workload_approval=workload_approval),
         KusciaTasks(ports),
         KusciaDeployments(ports),
         JobCleanup(),

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from muster.cli.framework import State, command, state_of
-from muster.cli.options import Target, log_level_option, scheduler_config_option, target_options
+from muster.cli.options import (
+    Target,
+    log_level_option,
+    scheduler_config_option,
+    target_options,
+    workload_approval_option,
+)
 
 if TYPE_CHECKING:
     from muster.cli.cluster import Cluster, ClusterOptions
@@ -80,6 +86,7 @@ def _shown(host: str) -> str:
 )
 @click.option("--without", metavar="PART,...", multiple=True, help="Parts to leave out: webhooks, or a controller by name.")
 @scheduler_config_option
+@workload_approval_option
 @log_level_option
 @target_options(namespace=False)
 @click.pass_context
@@ -93,6 +100,7 @@ def controller(
     health_listen: str,
     without: tuple[str, ...],
     scheduler_config: Path | None,
+    workload_approval: bool,
     log_level: str,
 ) -> None:
     """Run Muster's controllers against a Kubernetes cluster, with leader election and admission webhooks.
@@ -121,5 +129,6 @@ def controller(
         health_listen=health_address,
         left_out=tuple(left_out),
         scheduler_config=read_scheduler_config(scheduler_config),
+        workload_approval=workload_approval,
     )
     run_foreground(lambda stop: _serve(target, state, options, stop))

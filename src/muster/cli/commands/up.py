@@ -10,7 +10,7 @@ import click
 from muster.cli import parts
 from muster.cli.errors import CliError
 from muster.cli.framework import command, state_of
-from muster.cli.options import data_dir_option, log_level_option, scheduler_config_option
+from muster.cli.options import data_dir_option, log_level_option, scheduler_config_option, workload_approval_option
 
 if TYPE_CHECKING:
     from muster.cli.foreground import Stop
@@ -86,6 +86,7 @@ def _announce(local: Local) -> None:
     help="What each simulated node has.  [default: cpu=8,memory=32Gi,ephemeral-storage=100Gi,pods=110,bandwidth=10Gbps]",
 )
 @scheduler_config_option
+@workload_approval_option
 @log_level_option
 @click.pass_context
 def up(
@@ -97,6 +98,7 @@ def up(
     simulated_nodes: tuple[str, ...],
     simulated_capacity: tuple[str, ...],
     scheduler_config: Path | None,
+    workload_approval: bool,
     log_level: str,
 ) -> None:
     """Run Muster on this machine, in the foreground: the Kubernetes-style API on its own store, and the controllers.
@@ -123,7 +125,15 @@ def up(
     logs.setup("DEBUG" if state_of(ctx).debug else log_level)
 
     async def work(stop: Stop) -> None:
-        local = Local(data_dir, host, port, left_out, scheduler_config=configuration, simulated=simulated)
+        local = Local(
+            data_dir,
+            host,
+            port,
+            left_out,
+            scheduler_config=configuration,
+            workload_approval=workload_approval,
+            simulated=simulated,
+        )
         await _serve(local, stop)
 
     run_foreground(work)
