@@ -84,7 +84,7 @@ class Outcomes:
     def __init__(self) -> None:
         self.tasks: dict[str, TaskSpec] = {}
         """By task id."""
-        self._uids: dict[tuple[str, str], list[str]] = {}
+        self._uids: dict[tuple[str, str, str], list[str]] = {}
 
     def add(self, job: JobSpec) -> None:
         self.tasks.update({job.task_id(task.alias): task for task in job.tasks})
@@ -93,7 +93,9 @@ class Outcomes:
         task = self.tasks.get(annotations_of(pod).get(KusciaAnnotation.TASK_ID, ""))
         if task is None:
             return PodScript(run_s=RUN_S)
-        uids = self._uids.setdefault((labels_of(pod).get(KusciaLabel.TASK_UID, ""), name_of(pod)), [])
+        # Pods of two parties may have the same name.
+        key = (labels_of(pod).get(KusciaLabel.TASK_UID, ""), namespace_of(pod), name_of(pod))
+        uids = self._uids.setdefault(key, [])
         if uid_of(pod) not in uids:
             uids.append(uid_of(pod))
         attempt = uids.index(uid_of(pod)) + 1
