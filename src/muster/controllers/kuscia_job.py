@@ -18,7 +18,7 @@ from prometheus_client import Counter, Gauge
 from muster.controllers.actions import Action, Create, PatchStatus
 from muster.controllers.kuscia_job_plan import plan
 from muster.controllers.kuscia_job_tasks import Facts, Taken, TaskView, task_name
-from muster.controllers.parties import DomainView, comes_or_goes
+from muster.controllers.parties import DomainView, comes_or_goes, is_party
 from muster.controllers.runtime import Caches, Context, Controller, Plan, Watch, controller_key
 from muster.objects.job_stages import BEFORE_RUNNING
 from muster.objects.kinds.kuscia_base import GROUP
@@ -161,7 +161,7 @@ class KusciaJobs(Controller):
         parties: dict[str, bool] = {}
         for party in dict.fromkeys((spec.initiator, *(p.domain_id for task in spec.tasks for p in task.parties))):
             domain = caches[DOMAINS].get(ObjectKey("", party))
-            if domain is not None:  # one that is being deleted waits for this very job
+            if domain is not None and is_party(domain):
                 parties[party] = domain.view(DomainView).is_partner
         images: dict[str, Raw] = {}
         for name in dict.fromkeys(task.app_image for task in spec.tasks):

@@ -26,7 +26,7 @@ from muster.controllers.kuscia_task_end import TaskPlan
 from muster.controllers.kuscia_task_parts import TaskState
 from muster.controllers.kuscia_task_plan import plan, refuse
 from muster.controllers.kuscia_task_pods import TaskPod
-from muster.controllers.parties import Bare, DomainView, Party, comes_or_goes, party_of
+from muster.controllers.parties import Bare, DomainView, Party, comes_or_goes, is_party, party_of
 from muster.controllers.port_book import PORT_INDEX, PortBook, ports_of_deployment, ports_of_task
 from muster.controllers.runtime import Caches, Context, Controller, Plan, Watch
 from muster.controllers.task_ports import PortLedger
@@ -225,8 +225,8 @@ def _raw(cached: Cached | None) -> Raw | None:
 
 
 def _party(name: str, caches: Caches) -> Party | None:
-    """A Domain that is being deleted waits for the task, so it is still a party to it."""
-    return party_of(caches[DOMAINS].get(ObjectKey("", name)), caches[NAMESPACES])
+    domain = caches[DOMAINS].get(ObjectKey("", name))
+    return party_of(domain, caches[NAMESPACES]) if domain is not None and is_party(domain) else None
 
 
 def _partners(name: str, task: KusciaTask, group: Cached | None, caches: Caches) -> dict[tuple[str, str], PartyTaskStatus]:

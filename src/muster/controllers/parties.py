@@ -49,6 +49,12 @@ def comes_or_goes(change: Change) -> bool:
     return old.kind == "Domain" and old.view(DomainView) != new.view(DomainView)
 
 
+def is_party(domain: Cached) -> bool:
+    """Whether it still takes part in the work that is there. An own Domain that is being deleted does: it waits for that work,
+    and must not be waited for. A partner's does not: deleting it is how its work is given up here."""
+    return not (domain.deleting and domain.view(DomainView).is_partner)
+
+
 def party_of(domain: Cached | None, namespaces: Cache) -> Party | None:
     """None when there is no such Domain."""
     if domain is None:
