@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from muster.controllers.domain_tokens import TokenProblem, spend
 from muster.objects.time import wall_clock
 from tests.cli.conftest import Run
 from tests.cli.support import Up
+from tests.waiting import blocked_until
 
 KUBECTL = str(Path(sys.executable).parent / "kubectl")
 
@@ -28,14 +28,6 @@ metadata: {name: NAME}
 spec:
   resourceQuota: {podMaxCount: 3, hard: {cpu: 4}}
 """
-WAIT_S = 30.0
-
-
-def until(check: Any) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not check():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -43,7 +35,7 @@ def party(muster: Run, request: pytest.FixtureRequest) -> Iterator[str]:
     name = "".join(c if c.isalnum() else "-" for c in request.node.name.lower())[:50].strip("-")
     made = muster("apply", "-f", "-", stdin=DOMAIN.replace("NAME", name))
     assert made.code == ExitCode.OK, made.err
-    until(lambda: "True" in muster("domain", "list").out)
+    blocked_until(lambda: "True" in muster("domain", "list").out)
     yield name
     assert muster("delete", "domain", name).code in (ExitCode.OK, ExitCode.NOT_FOUND)
 
@@ -55,7 +47,7 @@ def tokens(muster: Run, name: str) -> list[dict[str, Any]]:
 
 
 def test_a_party_is_prepared_and_shown(muster: Run, party: str) -> None:
-    until(lambda: "cpu 0/4, pods 0/3" in muster("domain", "get", party).out)
+    blocked_until(lambda: "cpu 0/4, pods 0/3" in muster("domain", "get", party).out)
     shown = muster("domain", "get", party)
     assert shown.code == ExitCode.OK, shown.err
     assert "Role:       own" in shown.out

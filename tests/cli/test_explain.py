@@ -6,8 +6,7 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from muster.cli.errors import ExitCode
 from muster.cli.explaining import explanation_text
 from tests.cli.conftest import Run
 from tests.cli.support import Up
+from tests.waiting import blocked_until
 
 NODE = """
 apiVersion: v1
@@ -49,14 +49,6 @@ def filled(text: str, **words: str) -> str:
     return text
 
 
-def until(check: Callable[[], bool]) -> None:
-    """The scheduler answers in its own time; a minute is far more than it takes."""
-    deadline = time.monotonic() + 60
-    while not check():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.fixture
 def cluster(muster: Run, namespace: str, local: Up) -> Iterator[str]:
     """One node of 1 Gbps, a pod that holds 700 Mbps of it, and one that waits for 500."""
@@ -68,9 +60,9 @@ def cluster(muster: Run, namespace: str, local: Up) -> Iterator[str]:
     patch = json.dumps({"status": {"capacity": AMOUNTS, "allocatable": AMOUNTS}})
     command = [KUBECTL, "patch", "node", name, "--subresource=status", "--type=merge", "-p", patch]
     subprocess.run(command, check=True, capture_output=True, env={**os.environ, "KUBECONFIG": str(local.kubeconfig)})
-    until(lambda: bool(read(muster, "runs", namespace)["spec"].get("nodeName")))
+    blocked_until(lambda: bool(read(muster, "runs", namespace)["spec"].get("nodeName")))
     assert muster("apply", "-f", "-", stdin=filled(POD, NAME="waits", SPACE=namespace, RATE="500Mbps")).code == ExitCode.OK
-    until(lambda: "BandwidthInsufficient" in json.dumps(read(muster, "waits", namespace).get("status", {})))
+    blocked_until(lambda: "BandwidthInsufficient" in json.dumps(read(muster, "waits", namespace).get("status", {})))
     yield name
     assert muster("delete", "pod", "runs", "waits", "-n", namespace, "--grace-period", "0").code == ExitCode.OK
     assert muster("delete", "node", name).code == ExitCode.OK

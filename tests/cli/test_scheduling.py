@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from muster.client import ApiClient
@@ -12,14 +10,7 @@ from muster.objects.status import Raw
 from muster.store.kubernetes import KubernetesStore
 from tests.cli.support import Up, environment
 from tests.controllers.scheduling import create, node, pod
-
-WAIT_S = 60.0
-
-
-async def until(check: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not await check():
-            await asyncio.sleep(0.1)
+from tests.waiting import until
 
 
 async def test_pods_find_their_node(tmp_path: Path) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 from tests.controllers.kinds import serve_kinds
 from tests.controllers.kuscia_tasks import app_image, container, domain, party, task, template
 from tests.controllers.scheduling import create
+from tests.waiting import until
 
 from muster.controllers.kuscia_task import KusciaTasks
 from muster.controllers.manager import Manager
@@ -20,15 +20,8 @@ from muster.objects.status import AlreadyExists, ApiError, NotFound, Raw
 from muster.objects.time import wall_clock
 from muster.store.contract import Store
 
-WAIT_S = 60.0
 GROUP = "kuscia.secretflow"
 KINDS = ("KusciaTask", "TaskResourceGroup", "TaskResource", "AppImage", "Domain", "KusciaTaskSummary", "KusciaDeployment")
-
-
-async def until(check: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not await check():
-            await asyncio.sleep(0.1)
 
 
 @pytest.fixture

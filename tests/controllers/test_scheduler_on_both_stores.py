@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 from tests.controllers.scheduling import create, node, pod, pod_group
+from tests.waiting import until
 
 from muster.controllers.manager import Manager
 from muster.controllers.scheduler import Scheduler
@@ -22,8 +22,6 @@ from muster.objects.status import NotFound, Raw
 from muster.objects.time import wall_clock
 from muster.store.contract import Store
 
-WAIT_S = 60.0
-
 
 @asynccontextmanager
 async def scheduling(store: Store, profile: str) -> AsyncIterator[None]:
@@ -36,12 +34,6 @@ async def scheduling(store: Store, profile: str) -> AsyncIterator[None]:
         yield
     finally:
         await manager.stop()
-
-
-async def until(check: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not await check():
-            await asyncio.sleep(0.1)
 
 
 @pytest.fixture

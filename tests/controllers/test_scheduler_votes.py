@@ -10,7 +10,7 @@ from tests.controllers.tasks import group, party, pods_of
 from tests.store.stores import memory_store
 
 from muster.controllers.scheduler_plans import Resumed, placement_of
-from muster.controllers.scheduler_votes import Fate, Found, found_of, recovered
+from muster.controllers.scheduler_votes import Fate, Found, Votes, found_of, recovered
 from muster.controllers.task_reservation_parts import advance, new_resource
 from muster.engine.decisions import PlacedPod
 from muster.objects.kinds.kuscia_tasks import TaskResourceGroup, TaskResourcePhase
@@ -154,6 +154,23 @@ async def test_what_is_promised_is_written_down_voted_for_and_not_started() -> N
         await asyncio.sleep(5)
         assert set((await places(store)).values()) == {"n"}
         assert not await placements(store)
+
+
+@virtual
+async def test_a_promise_stands_whatever_goes_wrong_while_it_is_kept() -> None:
+    """Others may have begun on the strength of it: a fault here is no reason to give it back alone."""
+    async with memory_store("alice") as store, scheduling(store):
+        await create(store, node("n", "4"))
+        await reserve(store)
+        await asyncio.sleep(5)
+        assert await phase(store, "t") == "Reserved"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Votes, "_found", lambda _self, _vote: 1 // 0)
+            await say(store, "t", "Schedulable")
+            await asyncio.sleep(30)
+            assert await placements(store), "what is promised is still written down"
+        await asyncio.sleep(120)
+        assert set((await places(store)).values()) == {"n"}
 
 
 @virtual

@@ -6,13 +6,12 @@ owners of namespaced objects; plans that are held.
 
 from __future__ import annotations
 
-import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
 
 from tests.controllers.kinds import serve_kinds
 from tests.controllers.scheduling import create, node
 from tests.controllers.tasks import PARTY_LABEL, group, party, pods_of
+from tests.waiting import until
 
 from muster.controllers.interconn_host import InterconnHost
 from muster.controllers.manager import Manager
@@ -29,7 +28,6 @@ from muster.objects.status import NotFound, Raw
 from muster.objects.time import wall_clock
 from muster.store.contract import Store
 
-WAIT_S = 60.0
 KUSCIA = "kuscia.secretflow"
 KINDS = (
     "TaskResourceGroup",
@@ -41,12 +39,6 @@ KINDS = (
     "KusciaJobSummary",
     "Placement",
 )
-
-
-async def until(check: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not await check():
-            await asyncio.sleep(0.1)
 
 
 async def test_a_task_with_a_partner(real_store: Store, namespace: str) -> None:

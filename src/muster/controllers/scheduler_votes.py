@@ -334,8 +334,11 @@ class Votes:
             try:
                 await step(vote)
                 self.failing.pop(vote.unit, None)
-            except ApiError as error:
-                self.failing[vote.unit] = str(error)
+            except Exception as error:
+                if is_cancelled():
+                    raise
+                # Whatever it was, others may count on the promise by now: it stands, and the step is tried again.
+                self._note_failure(vote, error)
                 wait_s = _BACKOFF.delay_s(attempt, vote.unit)
                 attempt += 1
             vote.is_writing = wait_s is not None
@@ -347,9 +350,18 @@ class Votes:
             if wait_s is None:
                 return
 
+    def _note_failure(self, vote: _Vote, error: Exception) -> None:
+        self.failing[vote.unit] = str(error) or type(error).__name__
+        if not isinstance(error, ApiError):
+            log.error("the promise of %s can't go on", vote.unit, exc_info=error)
+
+    def _found(self, vote: _Vote) -> list[Found]:
+        """Its TaskResources as last seen."""
+        return [Found(raw, view_of(TaskResource, raw)) for key in vote.keys if (raw := self._resource(key)) is not None]
+
     async def _advance(self, vote: _Vote) -> None:
         """Do what the TaskResources call for now."""
-        found = [Found(raw, view_of(TaskResource, raw)) for key in vote.keys if (raw := self._resource(key)) is not None]
+        found = self._found(vote)
         group = self._group(vote.group)
         if not vote.keys:
             self._tell(vote, "denied", f"no pod of {vote.unit} names its TaskResource ({KusciaAnnotation.TASK_RESOURCE})")
@@ -413,12 +425,13 @@ class Votes:
         """Ask back what was voted for, until that is written or has become needless."""
         attempt = 0
         while True:
-            found = [Found(raw, view_of(TaskResource, raw)) for key in vote.keys if (raw := self._resource(key)) is not None]
             try:
-                await self._ask_back(vote, [one for one in found if vote.tried.get(one.key) == one.tried])
+                await self._ask_back(vote, [one for one in self._found(vote) if vote.tried.get(one.key) == one.tried])
                 return
-            except ApiError as error:
-                self.failing[vote.unit] = str(error)
+            except Exception as error:
+                if is_cancelled():
+                    raise
+                self._note_failure(vote, error)
             await asyncio.sleep(_BACKOFF.delay_s(attempt, vote.unit))
             attempt += 1
 
