@@ -13,6 +13,9 @@ import hypothesis
 import pytest
 
 from muster.bench.kubernetes import ControlPlane, NotAvailable, control_plane
+from muster.controllers.long_runs import tune_for_long_runs
+
+tune_for_long_runs()  # a third of a simulated run would go into looking for garbage
 
 # A busy machine is no reason to fail: neither a deadline nor "too slow" is a finding here.
 _ANY_SPEED = [hypothesis.HealthCheck.too_slow]

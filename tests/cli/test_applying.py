@@ -49,5 +49,11 @@ def test_outcome(before: dict[str, Any] | None, after: dict[str, Any], outcome: 
     assert outcome_of(before, after) == outcome
 
 
+def test_a_status_that_a_controller_writes_meanwhile_is_no_change() -> None:
+    before, after = obj(status={"ready": 0}), obj(status={"ready": 1})
+    assert outcome_of(before, after) == "unchanged"
+    assert outcome_of(before, after, has_status=True) == "configured"
+
+
 def test_errors_name_file_document_and_object() -> None:
     assert where_is(document("Pod", name="web", number=2)) == "f.yaml, document 2 (line 20): Pod web"

@@ -29,8 +29,8 @@ from muster.sim.planes import Planes, simulate_planes
 from muster.sim.world import NO_CHAOS, Chaos, World
 
 SOAK = bool(os.environ.get("MUSTER_SOAK"))
-SEEDS = 10_000 if SOAK else 6
-SEEDS_PER_TEST = 100 if SOAK else 1
+SEEDS = 300 if SOAK else 6
+SEEDS_PER_TEST = 10 if SOAK else 1
 NAMES = ("alice", "bob")
 PLANE_OF = {"alice": "alice", "carol": "alice", "bob": "bob"}
 """Whose control plane a party belongs to."""

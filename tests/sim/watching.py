@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 from tests.controllers.scheduling import used
 
 from muster.objects.labels import KusciaAnnotation
 from muster.objects.meta import annotations_of, namespace_of, uid_of
+from muster.objects.status import Raw
 from muster.sim.planes import Planes
 from muster.sim.world import World
+from muster.store.embedded import EmbeddedStore
+from muster.store.embedded.records import Key
+
+T = TypeVar("T")
 
 
 class Snapshot(NamedTuple):
     """One plane at one moment."""
 
-    version: str
     places: Counter[tuple[str, str]]
     """By task and party: pods that have a place, promised or real."""
     begun: frozenset[str]
@@ -25,25 +30,51 @@ class Snapshot(NamedTuple):
     """In use, by node."""
 
 
+class PodFacts(NamedTuple):
+    """What a snapshot needs to know of a pod."""
+
+    uid: str
+    task: str
+    party: str
+    node: str
+    cpus: dict[str, int]
+
+
 async def snapshot(world: World) -> Snapshot:
-    """Remembered until something is written: invariants ask for it after every write to either store."""
-    pods = await world.store.resource("", "Pod")
-    version = (await world.store.list(pods, limit=1)).resource_version
-    known: Snapshot | None = world.memory.get("snapshot")
-    if known is not None and known.version == version:
-        return known
-    planned = {pod["uid"] for one in await world.objects("muster.dev", "Placement") for pod in one["spec"]["pods"]}
+    """Invariants ask for it after every write to either store, so an object is decoded once for each version of it."""
+    planned = {uid for uids in await _read(world, "muster.dev", "Placement", _planned) for uid in uids}
     places: Counter[tuple[str, str]] = Counter()
     begun: set[str] = set()
-    found = await world.objects("", "Pod")
-    for pod in found:
-        task = annotations_of(pod).get(KusciaAnnotation.TASK_RESOURCE_GROUP, "")
-        if pod["spec"].get("nodeName"):
-            begun.add(task)
-        if pod["spec"].get("nodeName") or uid_of(pod) in planned:
-            places[task, namespace_of(pod)] += 1
-    world.memory["snapshot"] = made = Snapshot(version, places, frozenset(begun), used(found))
-    return made
+    cpus: Counter[str] = Counter()
+    for pod in await _read(world, "", "Pod", _facts):
+        if pod.node:
+            begun.add(pod.task)
+        if pod.node or pod.uid in planned:
+            places[pod.task, pod.party] += 1
+        cpus.update(pod.cpus)
+    return Snapshot(places, frozenset(begun), dict(cpus))
+
+
+async def _read(world: World, group: str, kind: str, read: Callable[[Raw], T]) -> list[T]:
+    """`read` of every object of a kind; what it said of a version is remembered."""
+    assert isinstance(world.store, EmbeddedStore)
+    known: dict[tuple[Key, int], T] = world.memory.get(kind, {})
+    records = world.store.list_records(await world.store.resource(group, kind)).records
+    now = {}
+    for record in records:
+        version = (record.key, record.rv)
+        now[version] = known[version] if version in known else read(record.raw())
+    world.memory[kind] = now
+    return list(now.values())
+
+
+def _planned(placement: Raw) -> list[str]:
+    return [pod["uid"] for pod in placement["spec"]["pods"]]
+
+
+def _facts(pod: Raw) -> PodFacts:
+    task = annotations_of(pod).get(KusciaAnnotation.TASK_RESOURCE_GROUP, "")
+    return PodFacts(uid_of(pod), task, namespace_of(pod), pod["spec"].get("nodeName", ""), used([pod]))
 
 
 async def begun(planes: Planes) -> set[str]:

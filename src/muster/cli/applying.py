@@ -80,7 +80,7 @@ class Applier:
         if group_and_kind(obj) == ("apiextensions.k8s.io", "CustomResourceDefinition") and not self._options.dry_run:
             spec = obj.get("spec") or {}
             self._new_kinds.add((str(spec.get("group", "")), str((spec.get("names") or {}).get("kind", ""))))
-        return Applied(resource, after, outcome_of(before, after))
+        return Applied(resource, after, outcome_of(before, after, has_status="status" in obj))
 
     async def resource_of(self, obj: Raw) -> Resource:
         """The kind as the server has it, in the version that the object is written in."""
@@ -129,17 +129,21 @@ def _clean(obj: Raw, namespace: str | None) -> Raw:
     return obj | {"metadata": metadata}
 
 
-def outcome_of(before: Raw | None, after: Raw) -> Outcome:
-    """By content: a write that only renews the record of managers has changed nothing."""
+def outcome_of(before: Raw | None, after: Raw, *, has_status: bool = False) -> Outcome:
+    """By content: a write that only renews the record of managers has changed nothing.
+
+    Nor has one beside which a controller wrote a status that was no part of what is applied (`has_status` is False).
+    """
     if before is None or uid_of(before) != uid_of(after):
         return "created"
-    return "unchanged" if _content(before) == _content(after) else "configured"
+    hidden = () if has_status else ("status",)
+    return "unchanged" if _content(before, hidden) == _content(after, hidden) else "configured"
 
 
-def _content(obj: Raw) -> Raw:
-    hidden = ("managedFields", "resourceVersion", "generation")
-    metadata = {k: v for k, v in (obj.get("metadata") or {}).items() if k not in hidden}
-    return obj | {"metadata": metadata}
+def _content(obj: Raw, hidden: Sequence[str]) -> Raw:
+    bookkeeping = ("managedFields", "resourceVersion", "generation")
+    metadata = {k: v for k, v in (obj.get("metadata") or {}).items() if k not in bookkeeping}
+    return {k: v for k, v in obj.items() if k not in hidden} | {"metadata": metadata}
 
 
 def _explained(error: Conflict) -> Conflict:
