@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from muster.cli.job_following import Lines, Terminal, cut, fitted
-from muster.cli.job_view import Style, bar, change_lines, diff_text, list_row, task_table, tree_lines
+from muster.cli.job_view import Style, bar, change_lines, diff_text, list_row, shown_bytes, task_table, tree_lines
 from muster.client.job_diff import diff
 from muster.client.job_tree import JobTree, build_tree
 from muster.objects.time import parse_time
@@ -85,6 +85,19 @@ def test_pods_of_a_job_hang_on_its_roles() -> None:
         "└─ worker  Running  [##########----------]  50%",
         "   └─ fit-worker-0  Running  n1  [#####-----]  50%",
     ]
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"), [(0, "0B"), (999, "999B"), (1_000, "1.0kB"), (1_440_000, "1.4MB"), (3 * 10**9, "3.0GB")]
+)
+def test_amounts_of_data(count: int, shown: str) -> None:
+    assert shown_bytes(count) == shown
+
+
+def test_what_a_pod_moved_and_reported_is_on_its_line() -> None:
+    told = {"muster.dev/traffic": '{"sentBytes": 2000, "receivedBytes": 10}', "muster.dev/records": '{"rows": 12}'}
+    tree = build_tree(kuscia_job(), [task("first")], [pod("p", "alice", task_uid="uid-of-train-first", annotations=told)])
+    assert any("sent 2.0kB, received 10B  rows=12" in line for line in tree_lines(tree, NOW))
 
 
 def test_nothing_that_a_server_sends_moves_the_cursor() -> None:

@@ -167,6 +167,19 @@ def test_progress_of_a_pod_is_a_share_or_nothing(text: str, progress: float | No
     assert pod_node(pod("p", "ns", annotations={"muster.dev/progress": text})).progress == progress
 
 
+@pytest.mark.parametrize(
+    ("records", "traffic", "shown"),
+    [
+        pytest.param('{"rows": 3}', '{"sentBytes": 5, "receivedBytes": 7}', ({"rows": 3}, 5, 7), id="as reported"),
+        pytest.param("[1]", '{"sentBytes": "x"}', ({}, 0, 0), id="of another shape"),
+        pytest.param("{", "", ({}, 0, 0), id="no JSON"),
+    ],
+)
+def test_what_a_pod_reports_of_itself(records: str, traffic: str, shown: tuple[Raw, int, int]) -> None:
+    node = pod_node(pod("p", "ns", annotations={"muster.dev/records": records, "muster.dev/traffic": traffic}))
+    assert (node.records, node.sent_bytes, node.received_bytes) == shown
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),

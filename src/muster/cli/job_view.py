@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
+
 from muster.cli.output import cell_text, simple_table, to_compact, width_of
 from muster.client.job_diff import JobDiff, RunFacts
 from muster.client.job_tree import FINISHED_PHASES, JobTree, PartyNode, PodNode, TaskNode
@@ -17,6 +19,8 @@ from muster.objects.reason_codes import Reason
 
 BAR_LEN = 20
 VALUE_LEN_MAX = 60
+RECORDS_SHOWN = 4
+RECORD_LEN_SHOWN = 30
 _COLORS = {
     **dict.fromkeys(("Succeeded", "Available", "Accepted"), "32"),
     **dict.fromkeys(("Failed", "Rejected", "ApprovalReject"), "31"),
@@ -139,6 +143,19 @@ def _party_lines(party: PartyNode, style: Style, *, is_last: bool, said: str) ->
     yield from (trunk + line for line in _pod_lines(party.pods, style, said))
 
 
+def shown_bytes(count: int) -> str:
+    """As people write amounts of data: `712B`, `1.4MB`; powers of 1000, as bandwidth has."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= size:
+            return f"{count / size:.1f}{unit}"
+    return f"{count}B"
+
+
+def _record(value: object) -> str:
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return text if len(text) <= RECORD_LEN_SHOWN else text[: RECORD_LEN_SHOWN - 1] + "…"
+
+
 def _pod_lines(pods: Sequence[PodNode], style: Style, said: str) -> Iterator[str]:
     for i, pod in enumerate(pods):
         branch = "└─ " if i == len(pods) - 1 else "├─ "
@@ -147,6 +164,9 @@ def _pod_lines(pods: Sequence[PodNode], style: Style, said: str) -> Iterator[str
             words.append(bar(pod.progress, 10))
         if pod.restarts:
             words.append(f"restarts {pod.restarts}")
+        if pod.sent_bytes or pod.received_bytes:
+            words.append(f"sent {shown_bytes(pod.sent_bytes)}, received {shown_bytes(pod.received_bytes)}")
+        words += [f"{cell_text(name)}={cell_text(_record(value))}" for name, value in list(pod.records.items())[:RECORDS_SHOWN]]
         if pod.phase not in ("Running", "Succeeded") and (why := _why(pod.reason, pod.message)) != said:
             words.append(why)
         yield branch + "  ".join(word for word in words if word)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from muster.objects.time import time_or
@@ -17,6 +19,11 @@ class PodNode(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     reason: str = ""
     message: str = ""
     progress: float | None = None
+    records: dict[str, Any] = {}
+    """What its work has reported about itself."""
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    """At its own network interface, as its agent has counted them so far."""
     restarts: int = 0
     containers: list[str] = []
 

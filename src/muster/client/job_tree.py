@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from muster.client.job_kinds import KUSCIA_JOB, Outcome, outcome_of, phase_of, spec_of, stage_of, status_of
 from muster.client.job_nodes import JobTree, PartyNode, PodNode, TaskNode, duration_s, instant
 from muster.objects.job_stages import STAGE_CONDITION
@@ -20,6 +22,7 @@ from muster.objects.meta import annotations_of, labels_of, metadata_of, name_of,
 from muster.objects.status import Raw
 from muster.objects.words import whole_number
 
+RECORDS_MAX = 64
 FINISHED_PHASES = ("Succeeded", "Failed", "Skipped", "Cancelled")
 
 __all__ = ["JobTree", "PartyNode", "PodNode", "TaskNode", "build_tree", "duration_s", "instant", "parties_of", "pod_node"]
@@ -226,6 +229,9 @@ def pod_node(raw: Raw) -> PodNode:
         reason=reason,
         message=message,
         progress=_annotated_progress(raw),
+        records=dict(list(_annotated_object(raw, Muster.RECORDS).items())[:RECORDS_MAX]),
+        sent_bytes=_count(_annotated_object(raw, Muster.TRAFFIC).get("sentBytes")),
+        received_bytes=_count(_annotated_object(raw, Muster.TRAFFIC).get("receivedBytes")),
         restarts=sum(_count(one.get("restartCount")) for one in _parts(status, "containerStatuses")),
         containers=[name for name in containers if name],
     )
@@ -256,6 +262,15 @@ def _annotated_progress(raw: Raw) -> float | None:
         return _share(float(text)) if text else None
     except ValueError:
         return None
+
+
+def _annotated_object(raw: Raw, name: str) -> Raw:
+    """A JSON object in an annotation; empty when it is anything else."""
+    try:
+        found = msgspec.json.decode(annotations_of(raw).get(name, "") or b"{}")
+    except (msgspec.MsgspecError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 # --- reading anything ---------------------------------------------------------------------------------------------------------
