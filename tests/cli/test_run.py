@@ -116,6 +116,8 @@ def test_mistakes_name_the_option() -> None:
         pairs(["A=1", "A=2"], "--env")
     with pytest.raises(UsageError, match="--deadline 'soon'"):
         deadline_of("soon", None, 0.0)
+    with pytest.raises(UsageError, match="that is over"):
+        deadline_of("2026-11-16T10:00:00Z", None, 1_800_000_000.0)
     assert deadline_of("2h", 7200.0, 1_800_000_000.0) == "2027-01-15T10:00:00Z"
     assert deadline_of("2026-11-16T10:00:00+02:00", None, 0.0) == "2026-11-16T08:00:00Z"
 

@@ -133,6 +133,9 @@ def deadline_of(text: str, seconds: float | None, now: float) -> str:
     if seconds is not None:
         return format_time(now + seconds)
     try:
-        return format_time(parse_time(text))
+        moment = parse_time(text)
     except ValueError:
         raise UsageError(f"--deadline '{text}': give a moment like 2026-11-15T20:00:00Z, or a time from now like 8h") from None
+    if moment <= now:
+        raise UsageError(f"--deadline '{text}': that is over (now it is {format_time(now)}); give a moment that is to come")
+    return format_time(moment)

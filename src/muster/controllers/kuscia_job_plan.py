@@ -32,6 +32,7 @@ from muster.objects.conditions import find_condition
 from muster.objects.kinds.kuscia_jobs import FINAL_PHASES, KusciaJob
 from muster.objects.labels import Muster
 from muster.objects.reasons import Reason
+from muster.objects.words import counted
 
 _STEPS_MAX: Final = 6
 """Phases that one plan can pass through."""
@@ -201,7 +202,11 @@ def _start_ready(draft: Draft, ready: Sequence[str], hindrances: dict[str, Hindr
         elif alias in hindrances:
             standing.say(WAITING, hindrances[alias].reason.value, hindrances[alias].message)
         elif room <= 0:
-            standing.say(WAITING, Reason.PARALLELISM_REACHED.value, f"{limit} tasks of the job are under way already")
+            standing.say(
+                WAITING,
+                Reason.PARALLELISM_REACHED.value,
+                f"{counted(limit, 'task')} of the job {'is' if limit == 1 else 'are'} under way already",
+            )
         else:
             room -= 1
             if standing.record.phase in ("Pending", "Running") and standing.record.run == standing.run:
@@ -227,7 +232,7 @@ def _finish(draft: Draft) -> None:
         found = counts(iter(draft))
         tolerated = found.get(FAILED, 0) + found.get(SKIPPED, 0)
         note = f"; {tolerated} that may fail did not succeed" if tolerated else ""
-        draft.go("Succeeded", Reason.SUCCEEDED.value, f"{found.get(SUCCEEDED, 0)} tasks succeeded{note}")
+        draft.go("Succeeded", Reason.SUCCEEDED.value, f"{counted(found.get(SUCCEEDED, 0), 'task')} succeeded{note}")
         return
     first = next((s for s in bad if s.phase == FAILED), bad[0])
     verb = "failed" if first.phase == FAILED else "was skipped"
@@ -238,7 +243,7 @@ def _summary(draft: Draft) -> tuple[str, str]:
     """Reason and message of a job that runs: what it does, or, when nothing runs, what it waits for."""
     found = counts(iter(draft))
     ended = sum(found.get(phase, 0) for phase in (SUCCEEDED, FAILED, SKIPPED))
-    progress = f"{ended} of {len(draft.standings)} tasks have ended"
+    progress = f"{ended} of {counted(len(draft.standings), 'task')} {'has' if len(draft.standings) == 1 else 'have'} ended"
     if found.get("Running"):
         return Reason.STARTED.value, f"{progress}, {found['Running']} run"
     waits = [s for s in draft if s.phase == "Pending" and s.reason]

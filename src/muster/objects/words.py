@@ -16,3 +16,8 @@ def short_list(names: Sequence[str], shown_max: int = NAMES_SHOWN_MAX) -> str:
     """`a, b, c and 4 more`."""
     more = f" and {len(names) - shown_max} more" if len(names) > shown_max else ""
     return ", ".join(names[:shown_max]) + more
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """`1 task`, `2 tasks`."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
