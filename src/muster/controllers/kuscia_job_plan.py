@@ -205,7 +205,7 @@ def _start_ready(draft: Draft, ready: Sequence[str], hindrances: dict[str, Hindr
             standing.say(
                 WAITING,
                 Reason.PARALLELISM_REACHED.value,
-                f"{counted(limit, 'task')} of the job {'is' if limit == 1 else 'are'} under way already",
+                f"{counted(limit, 'task')} of the job already under way",
             )
         else:
             room -= 1
