@@ -54,13 +54,18 @@ class Model:
         self.job = job
         self.natural = job.natural_phase
         self.possible = {ACTIVE}
+        """After the last command."""
+        self.before = {ACTIVE}
+        """Before it. A command is a label: one that is replaced before it was answered may never be seen."""
 
-    def command(self, stage: str, seen: str) -> None:
-        """`stage` is asked for while the job shows the phase `seen`."""
+    def command(self, stage: str, seen: str, *, is_answered: bool) -> None:
+        """`stage` is asked for while the job shows the phase `seen`; `is_answered`: the command before this one was."""
+        self.before = self.possible if is_answered else self.possible | self.before
         if seen in (*ENDED, "Suspended"):
-            assert seen in self.ends, f"{self.job.name} is {seen}, which the model does not know: {self.ends}"
-            self.possible = {seen}
-        self.possible = set().union(*(self._after(phase, stage) for phase in self.possible))
+            known = self._shown(self.before)
+            assert seen in known, f"{self.job.name} is {seen}, which the model does not know: {known}"
+            self.before = {seen} if is_answered else {seen} | self.before
+        self.possible = set().union(*(self._after(phase, stage) for phase in self.before))
 
     def _after(self, phase: str, stage: str) -> set[str]:
         ends = {phase} if phase != ACTIVE else {self.natural}
@@ -78,9 +83,11 @@ class Model:
 
     @property
     def ends(self) -> set[str]:
-        return {self.natural if phase == ACTIVE else phase for phase in self.possible} | (
-            {"Suspended"} if "Suspended" in self.possible else set()
-        )
+        """The last command is always seen in the end."""
+        return self._shown(self.possible)
+
+    def _shown(self, phases: set[str]) -> set[str]:
+        return {self.natural if phase == ACTIVE else phase for phase in phases}
 
 
 @st.composite
@@ -157,9 +164,10 @@ class JobMachine(RuleBasedStateMachine):
     async def _command(self, name: str, stage: str) -> None:
         resource = await self.world.store.resource(GROUP, "KusciaJob")
         job = await self.world.store.get(resource, name, CROSS_DOMAIN)
-        self.models[name].command(stage, (job.get("status") or {}).get("phase", ""))
-        labels = job["metadata"].get("labels") or {}
+        status, labels = job.get("status") or {}, job["metadata"].get("labels") or {}
         version = int(labels.get(KusciaLabel.JOB_STAGE_VERSION, "1")) + 1
+        is_answered = KusciaLabel.JOB_STAGE not in labels or status.get("stageVersion") == version - 1
+        self.models[name].command(stage, status.get("phase", ""), is_answered=is_answered)
         wanted = {
             KusciaLabel.JOB_STAGE: stage,
             KusciaLabel.JOB_STAGE_TRIGGER: "alice",
