@@ -5,6 +5,8 @@ Amounts that are not given are measured (`measuring`). Field names in the file a
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,11 +14,12 @@ import msgspec
 import yaml
 
 from muster.objects.bandwidth import parse_bandwidth
-from muster.objects.names import validate_label_name, validate_subdomain
+from muster.objects.names import validate_label_key, validate_label_name, validate_label_value, validate_subdomain
 from muster.objects.quantity import Quantity
 
 RuntimeName = Literal["process", "runc", "kubernetes"]
 FILE_BYTES_MAX = 256 * 1024
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
 class ConfigError(Exception):
@@ -44,6 +47,8 @@ class Capacity(_Section, frozen=True):
     """Further resources by name, such as `nvidia.com/gpu: "2"`."""
     share: float = 1.0
     """The part of the machine that is this agent's, where several share it. Applies to what is measured."""
+    share_offset: float = 0.0
+    """Where its part begins, from 0 to 1: decides which of the GPUs are its, since those can't be divided."""
 
 
 class Reserved(_Section, frozen=True):
@@ -78,6 +83,13 @@ class Runc(_Section, frozen=True):
     binary: str = ""
     """`runc` or `crun`, whichever works, when empty."""
     insecure_registries: list[str] = []
+    """Hosts (with port) that are spoken to without TLS, or without checking it."""
+    registries: list[str] = msgspec.field(default_factory=lambda: ["*"])
+    """Patterns of hosts that images may be pulled from; a name without a host is the empty one. Empty list: never pull."""
+    image_directories: list[str] = []
+    """A pod's image may name a path (`oci-archive:/p`) below these; anything else is loaded by the operator first."""
+    user_namespace: Literal["auto", "always", "never"] = "auto"
+    """Whether root in a container is an ordinary user of the host; `auto`: where the machine can."""
     images_bytes_max: str = "20Gi"
 
 
@@ -111,7 +123,9 @@ class Timing(_Section, frozen=True):
 class Serving(_Section, frozen=True):
     """The kubelet's log endpoint."""
 
-    listen: str = "127.0.0.1:0"
+    listen: str = ""
+    """`HOST:PORT`, port 0 for any free one. When empty: loopback if the control plane is on loopback, else the uplink's
+    address; any free port."""
     address: str = ""
     """The address that the control plane reaches it by; the listening one, or the uplink's, when empty."""
 
@@ -180,6 +194,11 @@ def check(config: AgentConfig) -> list[str]:
     problems += [p for name, value in config.capacity.extended.items() for p in _quantity(f"capacity.extended[{name}]", value)]
     problems += _quantity("logs.bytesMax", config.logs.bytes_max)
     problems += _quantity("runc.imagesBytesMax", config.runc.images_bytes_max)
+    problems += [
+        f"runc.imageDirectories: {path!r}: it is an absolute path, and not / itself"
+        for path in config.runc.image_directories
+        if not path.startswith("/") or not path.strip("/")
+    ]
     for where, text in (("capacity.bandwidth", config.capacity.bandwidth), ("reserved.bandwidth", config.reserved.bandwidth)):
         try:
             if text:
@@ -188,6 +207,17 @@ def check(config: AgentConfig) -> list[str]:
             problems.append(f"{where}: {text!r}: {e}")
     if not 0 < config.capacity.share <= 1:
         problems.append(f"capacity.share: {config.capacity.share}: it is above 0 and at most 1")
+    if not 0 <= config.capacity.share_offset < 1:
+        problems.append(f"capacity.shareOffset: {config.capacity.share_offset}: it is from 0 to below 1")
+    problems += _devices(config.devices)
+    if config.network.pod_cidr:
+        try:
+            ipaddress.IPv4Network(config.network.pod_cidr)
+        except ValueError as e:
+            problems.append(f"network.podCIDR: {config.network.pod_cidr!r}: {e}")
+    problems += _labels_and_taints(config)
+    if config.serving.listen and not re.fullmatch(r"[^\s/]*:\d{1,5}", config.serving.listen):
+        problems.append(f"serving.listen: {config.serving.listen!r}: it is HOST:PORT, as in 127.0.0.1:10250")
     first, last = config.process.user_range
     if not 1000 <= first <= last < 2**32 - 2:
         problems.append(f"process.userRange: [{first}, {last}]: two user ids from 1000 on, the smaller first")
@@ -200,6 +230,29 @@ def check(config: AgentConfig) -> list[str]:
         problems.append(
             f"timing.fenceSeconds: {timing.fence_seconds}: it is 0 (never) or at least leaseSeconds ({timing.lease_seconds})"
         )
+    return problems
+
+
+def _devices(devices: list[str]) -> list[str]:
+    return [
+        f"devices[{at}]: {text!r}: it is NAME=/dev/PATH"
+        for at, text in enumerate(devices)
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]*=/dev/[^\s]+", text) or "/.." in text
+    ]
+
+
+def _labels_and_taints(config: AgentConfig) -> list[str]:
+    problems = []
+    for key, value in config.labels.items():
+        if found := [*validate_label_key(key), *validate_label_value(value)]:
+            problems.append(f"labels[{key}]: {value!r}: {found[0]}")
+    for at, taint in enumerate(config.taints):
+        if unknown := set(taint) - {"key", "value", "effect"}:
+            problems.append(f"taints[{at}]: {sorted(unknown)[0]!r}: a taint has key, value and effect")
+        elif found := validate_label_key(taint.get("key", "")):
+            problems.append(f"taints[{at}].key: {taint.get('key', '')!r}: {found[0]}")
+        elif taint.get("effect") not in _EFFECTS:
+            problems.append(f"taints[{at}].effect: {taint.get('effect', '')!r}: one of {', '.join(_EFFECTS)}")
     return problems
 
 

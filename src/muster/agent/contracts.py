@@ -262,6 +262,10 @@ class Cgroups(Protocol):
         """`linux.cgroupsPath` of a bundle."""
         ...
 
+    def oom_file(self, uid: str, container: str) -> str:
+        """Has a line `oom_kill N`: `oomFile` of a launch. Empty where the kernel does not tell."""
+        ...
+
     def oom_kills(self, uid: str, container: str) -> int: ...
 
     def kill(self, uid: str, container: str | None = None) -> int:
@@ -337,6 +341,10 @@ class Networks(Protocol):
     async def list(self) -> set[str]: ...
 
     def traffic(self, uid: str) -> Traffic | None: ...
+
+    def traffic_of_all(self) -> Mapping[str, Traffic]:
+        """The same for every pod by uid, at the price of one."""
+        ...
 
     async def set_peers(self, peers: Mapping[str, str]) -> None:
         """Routes to the pods of other nodes: pod CIDR to the address of the node."""

@@ -10,7 +10,7 @@
         report/                               where the pod's work writes progress and records
         containers/<name>/<attempt>/          one run of a container
             launch.json                       `Launch`: written before anything is started
-            lock                              flock held by the shim for as long as it lives
+            lock                              held by the shim for as long as it lives
             started.json, exit.json           `Started`, `Exited`: written once, by the shim
             log/                              what it printed, in the format of the container runtime interface
             root/                             its own writable layer (process), or its bundle (runc)

@@ -7,13 +7,19 @@ contract between the two.
     user, group, groups       whom to become, after namespaces and mounts are in place
     hostname                  for a new uts namespace; empty: the host's
     netns                     path of the network namespace to enter; empty: the host's
-    namespaces                of mount, pid, ipc, uts: those that are new for the run
+    namespaces                of user, mount, pid, ipc, uts: those that are new for the run; `user` is for an agent without
+                              rights: the task keeps the agent's user, and only so can have the others
     root                      {"kind": "host"}: the host's files as they are (no mount namespace possible);
                               {"kind": "overlay", "lower": "/", "upper": ..., "work": ..., "merged": ...}: the host's files
                               with a writable layer of its own on top, then pivot_root
-    mounts                    [{"target", "source", "kind": "bind"|"tmpfs", "readOnly", "sizeBytes"}] inside the root, in order
-    hide                      directories under which nothing is to be seen (an empty read-only tmpfs)
-    cgroupProcs               files to write "0" into before anything else is done
+                              {"kind": "binds", ...}: without rights: the host's directories shown read-only in `upper`;
+                              "shown": further file systems of the host that are shown read-only where they are;
+                              "kept": directories inside hidden ones that are shown all the same, read-only
+    mounts                    [{"target", "source", "kind": "bind"|"tmpfs", "readOnly", "sizeBytes", "sourceRoot"}] inside the
+                              root, in order; a source never leads out of its sourceRoot, if it has one, and with "noLinks"
+                              over no link; "isPlain": made by the agent itself, mounted as it is
+    hide                      directories under which nothing is to be seen (an empty tmpfs of root's)
+    cgroupProcs               files that the first process is written into before it executes
     rlimits                   {"nofile": [soft, hard], ...} by the names of `resource`
     readOnlyRoot, noNewPrivileges, keepCapabilities (names)
     log                       {"bytesMax", "filesMax"}
@@ -22,7 +28,10 @@ contract between the two.
                               `runc run -d` that starts the run, ends, and leaves the pid of its first process in this file;
                               the shim is the subreaper, and waits for that pid. argv is run as root in the host's namespaces,
                               its output goes to `start.log` of the run's directory, its standard streams to the run's log.
+    enter                     with pidFile: words for `runtimes.runc_enter`, which puts the root together before argv
+    startArgv                 with pidFile: command that lets the run go (`runc start`) when its start is on record; empty: none
     stopArgv                  command that the shim runs when the run has ended (`runc delete`), empty: none
+    bootId                    of the boot in which it was written: after another one, it is over
     events                    path of the socket to tell the agent by
 """
 
@@ -32,3 +41,7 @@ from typing import Any
 
 Launch = dict[str, Any]
 LAUNCH, LOCK, STARTED, EXIT, LOG = "launch.json", "lock", "started.json", "exit.json", "log"
+BEGUN = "begun.json"
+"""Written before a command with a pidFile is run: the attempt is spent, whatever becomes of it."""
+TERMINATION = "termination-log"
+"""What the container sees at its `terminationMessagePath`."""

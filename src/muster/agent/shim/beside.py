@@ -1,0 +1,156 @@
+"""Run one command to its end, beside a run (in its namespaces, as its user) or on the host. Standard library only.
+
+A child of the zygote, for one command. The request comes, and the answer goes, over a stream socket of its own: 4 bytes of
+length, then JSON; the answer is followed by the output. When the agent goes away the command is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import time
+from typing import Any
+
+from muster.agent.shim import container, files
+from muster.agent.shim import namespaces as ns
+
+OUTPUT_BYTES_MAX = 10 * 1024
+REQUEST_BYTES_MAX = 8 * 2**20
+_LENGTH = struct.Struct("!I")
+
+
+def serve(channel: socket.socket) -> None:
+    length = _LENGTH.unpack(_read(channel, 4))[0]
+    if length > REQUEST_BYTES_MAX:
+        return
+    request = json.loads(_read(channel, length))
+    answer: dict[str, Any]
+    try:
+        if "probe" in request:
+            from muster.agent.shim import probing  # once per agent: not in every shim's memory
+
+            answer, output = probing.probe(request["probe"]), b""
+        else:
+            answer, output = _run(request, channel)
+    except OSError as e:
+        answer, output = {"error": e.strerror or str(e)}, b""
+    data = json.dumps(answer).encode()
+    channel.setblocking(True)
+    channel.sendall(_LENGTH.pack(len(data)) + data + output)
+
+
+def pack(request: dict[str, Any]) -> bytes:
+    data = json.dumps(request).encode()
+    if len(data) > REQUEST_BYTES_MAX:
+        raise ValueError(f"a command of {len(data)} bytes: at most {REQUEST_BYTES_MAX}")
+    return _LENGTH.pack(len(data)) + data
+
+
+def unpack(data: bytes) -> tuple[dict[str, Any], bytes] | None:
+    """None: there is no whole answer."""
+    if len(data) < 4 or len(data) < 4 + (length := _LENGTH.unpack_from(data)[0]):
+        return None
+    return json.loads(data[4 : 4 + length]), data[4 + length :]
+
+
+def _read(channel: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        chunk = channel.recv(count - len(data))
+        if not chunk:
+            os._exit(0)
+        data += chunk
+    return data
+
+
+def _run(request: dict[str, Any], channel: socket.socket) -> tuple[dict[str, Any], bytes]:
+    """The pid namespace is entered here, since it takes hold for children only; everything else in the child."""
+    launch = request["launch"]
+    deadline = time.monotonic() + request["timeout_s"]
+    pid_fd = -1
+    join = request.get("join")
+    procs = [os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in launch.get("cgroupProcs", [])]
+    if join:
+        found = files.open_process(join["pid"], join["start_ticks"]) if join["boot_id"] == files.boot_id() else None
+        if found is None:
+            return {"error": "the container is not running"}, b""
+        pid_fd = found
+        if "user" in launch["namespaces"]:
+            ns.setns(pid_fd, ns.CLONE_NEWUSER, "user namespace")
+        if "pid" in launch["namespaces"]:
+            ns.setns(pid_fd, ns.CLONE_NEWPID, "pid namespace")
+    ns.become_subreaper()
+    out, inner = os.pipe()
+    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    child = os.fork()
+    if child == 0:
+        streams = container.Streams(theirs, null, inner, inner)
+        container.guarded(streams, lambda: _become(launch, streams, pid_fd, procs))
+    os.close(inner)
+    theirs.close()
+    try:
+        output, is_timeout = _watch(child, out, channel, deadline)
+    finally:
+        # What it leaves in its own session goes with it.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    with contextlib.suppress(OSError):
+        if problem := mine.recv(4096, socket.MSG_DONTWAIT):
+            return {"error": problem.decode(errors="replace").partition(" ")[2]}, b""
+    code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+    return {"code": code, "is_timeout": is_timeout}, output
+
+
+def _become(launch: dict[str, Any], streams: container.Streams, pid_fd: int, procs: list[int]) -> None:
+    os.setsid()
+    for fd in procs:
+        os.write(fd, b"0")
+    if pid_fd >= 0:
+        flags = sum(ns.FLAGS[name] for name in launch["namespaces"] if name not in ("pid", "user"))
+        flags |= ns.CLONE_NEWNET if launch.get("netns") else 0
+        if flags:
+            ns.setns(pid_fd, flags, "the container's namespaces")
+    container.put_streams(streams.stdin, streams.stdout, streams.stderr, launch["user"], launch["group"])
+    container.prepare(launch)
+    container.execute(launch)
+
+
+def _watch(child: int, out: int, channel: socket.socket, deadline: float) -> tuple[bytes, bool]:
+    """What it prints, at most so much of it, until it ends, its time is up, or nobody wants to know any more."""
+    kept = bytearray()
+    os.set_blocking(out, False)
+    end_fd = os.pidfd_open(child)
+    poll = select.poll()
+    for fd in (out, end_fd, channel.fileno()):
+        poll.register(fd, select.POLLIN)
+    try:
+        while True:
+            left_s = deadline - time.monotonic()
+            ready = [fd for fd, _ in poll.poll(max(0, left_s) * 1000)]
+            if out in ready and not _keep(out, kept):
+                poll.unregister(out)
+            if end_fd in ready:
+                while _keep(out, kept):
+                    pass
+                return bytes(kept), False
+            if channel.fileno() in ready or left_s <= 0:
+                return bytes(kept), True
+    finally:
+        os.close(end_fd)
+
+
+def _keep(fd: int, kept: bytearray) -> bool:
+    """False when there is no more, for now or for good."""
+    try:
+        data = os.read(fd, 65536)
+    except BlockingIOError:
+        return False
+    kept += data[: OUTPUT_BYTES_MAX - len(kept)]
+    return bool(data)
