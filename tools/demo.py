@@ -1,8 +1,9 @@
-"""`make demo`: Muster on this machine, in front of you, in about half a minute.
+"""`make demo`: Muster on this machine, in front of you, in about a minute.
 
-Starts a real server on loopback in a fresh directory, applies Kuscia's manifests with an unmodified kubectl, shows how a
-wrong one is refused, then pulls the plug in the middle of a write storm and counts what is left. Everything that it
-prints with a `$` was run. It stops what it started; with --keep the server stays and the command to use it is printed.
+Two parties, each with an agent, find out which customers both have, and nothing else of each other's: a private set
+intersection, run as a job by real processes under real limits. A second job asks for more bandwidth than is left: it waits,
+says why, and starts when the first has ended. Then the plug is pulled in the middle of a write storm, and nothing is lost.
+Everything that is printed with a `$` was run. What was started is stopped; with --keep it stays, and how to use it is printed.
 """
 
 from __future__ import annotations
@@ -10,27 +11,35 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import os
+import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
 from muster.client import ApiClient
 from muster.objects.catalog import CATALOG
+from muster.objects.labels import Kuscia, Muster
+from muster.objects.reason_codes import Reason
 from muster.objects.status import ApiError
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
-EXAMPLES = Path("examples") / "first-look"
+EXAMPLE = Path("examples") / "psi"
 READY_TIMEOUT_S = 60
-STORM_S = 1.5
+JOB_TIMEOUT_S = 180
+STORM_S = 1.0
 CLIENTS = 16
+ITEMS, COMMON = 20_000, 5_000
+BANDWIDTH_MBPS = 20
 
 
 def say(text: str) -> None:
@@ -38,14 +47,15 @@ def say(text: str) -> None:
 
 
 class Demo:
-    def __init__(self, data_dir: Path) -> None:
-        self.data_dir = data_dir
-        self.kubeconfig = data_dir / "kubeconfig"
+    def __init__(self, public: Path) -> None:
+        self.public = public
+        self.data_dir = public / "data"
+        self.kubeconfig = self.data_dir / "kubeconfig"
         self.server: subprocess.Popen[str] | None = None
         self.environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig), "PATH": f"{BIN}:{os.environ['PATH']}"}
 
     def start(self) -> None:
-        command = ["muster", "up", "--data-dir", str(self.data_dir), "--listen", "127.0.0.1:0"]
+        command = ["muster", "up", "--data-dir", str(self.data_dir), "--listen", "127.0.0.1:0", "--agents", "alice,bob"]
         click.secho("$ " + " ".join(command), bold=True)
         started = time.monotonic()
         log = (self.data_dir.parent / "muster-up.log").open("a")
@@ -63,28 +73,53 @@ class Demo:
         raise SystemExit(f"muster up did not start; {self.data_dir.parent}/muster-up.log says why")
 
     def stop(self) -> None:
+        """The server, the agents and their tasks."""
+        command = ["muster", "down", "--tasks", "--force", "--data-dir", str(self.data_dir)]
+        subprocess.run(command, env=self.environment, stdout=subprocess.DEVNULL, check=False)
         if self.server is not None and self.server.poll() is None:
-            self.server.send_signal(signal.SIGTERM)
-            self.server.wait(30)
+            self.server.wait(READY_TIMEOUT_S)
 
     def pull_the_plug(self) -> None:
         assert self.server is not None
         self.server.kill()
         self.server.wait()
 
-    def run(self, *command: str, fails: bool = False) -> None:
-        click.secho("$ " + " ".join(command), bold=True)
+    def run(self, command: str, *, fails: bool = False) -> str:
+        """What a person types, and what is answered."""
+        click.secho(f"$ {command}", bold=True)
         done = subprocess.run(
-            command, cwd=ROOT, env=self.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+            ["bash", "-c", f"set -o pipefail; {command}"],
+            cwd=ROOT,
+            env=self.environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
         )
         click.echo(done.stdout, nl=False)
         if (done.returncode != 0) != fails:
             raise SystemExit(f"the demo expected this command to {'fail' if fails else 'succeed'}")
+        return done.stdout
+
+    def data(self, command: str) -> Any:
+        words = ["muster", *shlex.split(command), "-o", "json"]
+        return json.loads(subprocess.run(words, env=self.environment, text=True, stdout=subprocess.PIPE, check=True).stdout)
+
+    def wait(self, command: str, check: Callable[[Any], object], timeout_s: float = READY_TIMEOUT_S) -> Any:
+        """Until what the command shows is as it should be."""
+        until = time.monotonic() + timeout_s
+        while not check(found := self.data(command)):
+            if time.monotonic() > until:
+                raise SystemExit(
+                    f"the demo waited {timeout_s:g} s in vain for {command}:\n{json.dumps(found, indent=1)[:4000]}"
+                )
+            time.sleep(0.2)
+        return found
 
 
 async def storm(demo: Demo) -> tuple[set[str], int]:
-    """Many clients create jobs until the plug is pulled; the names that were acknowledged."""
-    jobs = CATALOG.by_kind("kuscia.secretflow", "KusciaJob")
+    """Many clients create objects until the plug is pulled; the names that were acknowledged."""
+    maps = CATALOG.by_kind("", "ConfigMap")
     acknowledged: set[str] = set()
     attempts = 0
 
@@ -94,7 +129,8 @@ async def storm(demo: Demo) -> tuple[set[str], int]:
             for i in range(100_000):
                 name = f"storm-{number}-{i}"
                 attempts += 1
-                await client.create(jobs, _job(name), "cross-domain")
+                metadata = {"name": name, "namespace": "default", "labels": {"demo": "storm"}}
+                await client.create(maps, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}, "default")
                 acknowledged.add(name)
 
     async with await ApiClient.from_kubeconfig(demo.kubeconfig) as client:
@@ -108,60 +144,87 @@ async def storm(demo: Demo) -> tuple[set[str], int]:
     return acknowledged, attempts
 
 
-def _job(name: str) -> dict[str, object]:
-    party = {"domainID": "alice"}
-    task = {"alias": "only", "appImage": "intersection", "taskInputConfig": "{}", "parties": [party]}
-    return {
-        "apiVersion": "kuscia.secretflow/v1alpha1",
-        "kind": "KusciaJob",
-        "metadata": {"name": name, "namespace": "cross-domain", "labels": {"demo": "storm"}},
-        "spec": {"initiator": "alice", "tasks": [task]},
-    }
-
-
 async def stored(demo: Demo) -> set[str]:
-    jobs = CATALOG.by_kind("kuscia.secretflow", "KusciaJob")
+    maps = CATALOG.by_kind("", "ConfigMap")
     async with await ApiClient.from_kubeconfig(demo.kubeconfig) as client:
-        page = await client.list(jobs, "cross-domain", label_selector="demo=storm")
+        page = await client.list(maps, "default", label_selector="demo=storm")
         return {item["metadata"]["name"] for item in page.items}
 
 
+def is_ready(node: Any) -> bool:
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"].get("conditions", ()))
+
+
+def show_traffic(demo: Demo, job: str) -> None:
+    """What each task has sent and received, as its agent has counted it at the task's own interface."""
+    for pod in demo.data("get pods --all-namespaces")["items"]:
+        metadata = pod["metadata"]
+        if metadata["name"].startswith(f"{job}-") and (said := (metadata.get("annotations") or {}).get(Muster.TRAFFIC)):
+            counted = json.loads(said)
+            click.echo(f"  {metadata['namespace']}: {counted['sentBytes']:,} bytes sent, {counted['receivedBytes']:,} received")
+
+
 def play(demo: Demo) -> None:
-    say("One command starts Muster here: loopback only, TLS, its own certificates, a kubeconfig for you.")
+    say("One command starts Muster here: the API, the scheduler, and an agent for each of two parties. Loopback only.")
     demo.start()
+    demo.run(f"muster apply -f {EXAMPLE}/parties.yaml")
+    nodes = demo.wait("get nodes", lambda found: sum(is_ready(node) for node in found["items"]) == 2)["items"]
+    demo.run("kubectl get nodes -o wide")
 
-    say("It speaks the Kubernetes API, so kubectl works as it is. Kuscia's and Koordinator's kinds are built in.")
-    demo.run("kubectl", "api-resources", "--api-group=kuscia.secretflow")
+    say("Kuscia's manifests work unchanged. A wrong one gets one answer that names every field, and changes nothing.")
+    demo.run("kubectl apply -f examples/first-look/bad-job.yaml", fails=True)
 
-    say("Kuscia's manifests apply unchanged: two parties, an application, a job of two steps between them.")
-    for file in ("parties.yaml", "app.yaml", "job.yaml"):
-        demo.run("kubectl", "apply", "-f", str(EXAMPLES / file))
-    demo.run("kubectl", "get", "domains,appimages")
-    demo.run("muster", "get", "kusciajobs", "-n", "cross-domain")
+    say(f"Alice and bob each have {ITEMS:,} customers. Which ones do both have? Neither shows the other its list.")
+    prepare, data = f"python {EXAMPLE}/prepare.py", demo.public / "lists"
+    demo.run(f"{prepare} data --items {ITEMS} --common {COMMON} {data} && head -n 3 {data}/*.csv")
+    # All that a node has for tasks: no room beside a job that holds a part of it.
+    wide = min(int(node["status"]["allocatable"].get(Kuscia.RESOURCE_BANDWIDTH, 1000)) for node in nodes)
+    asked = min(BANDWIDTH_MBPS, wide // 2)
+    # Without root there are no networks of their own: tasks share this machine's.
+    manifests = f"{prepare} manifests --data {data}" + ("" if os.geteuid() == 0 else " --host 127.0.0.1")
+    demo.run(f"{manifests} --bandwidth {asked}Mbps app job | muster apply -f -")
+    demo.wait("job tree psi", lambda tree: tree["phase"] == "Running")
 
-    say("A wrong manifest gets one answer that names every field, and changes nothing.")
-    demo.run("kubectl", "apply", "-f", str(EXAMPLES / "bad-job.yaml"), fails=True)
+    say(f"It runs, as two processes under limits. A second job asks for {wide} Mbps, all that a node has: it waits.")
+    demo.run(f"{manifests} --wide {wide}Mbps wide-job | muster apply -f -")
+    demo.wait(
+        "job tree psi-wide", lambda tree: any(task.get("reason") == Reason.BANDWIDTH_INSUFFICIENT for task in tree["tasks"])
+    )
+    demo.run("muster explain kusciajob/psi-wide")
+    demo.wait("job tree psi", lambda tree: tree.get("progress", 0) > 0.2 or tree["phase"] != "Running")
+    demo.run("muster job tree psi && muster top bandwidth")
 
-    say(f"Now the plug: {CLIENTS} clients create jobs as fast as they can, and after {STORM_S} s the server gets SIGKILL.")
+    say("The result. What travelled was points of an elliptic curve; examples/psi/README.md says why that is sound.")
+    demo.run(f"muster job watch psi --timeout {JOB_TIMEOUT_S}")
+    demo.run("muster job logs psi")
+    show_traffic(demo, "psi")
+
+    say(
+        f"The second job has its bandwidth now. While it runs, the plug: {CLIENTS} clients write, then the server gets SIGKILL."
+    )
+    demo.wait("job tree psi-wide", lambda tree: any(task["phase"] in ("Running", "Succeeded") for task in tree["tasks"]))
     acknowledged, attempts = asyncio.run(storm(demo))
-    click.echo(f"  {attempts:,} jobs sent, {len(acknowledged):,} acknowledged, then silence.")
+    click.echo(f"  {attempts:,} objects sent, {len(acknowledged):,} acknowledged, then silence.")
     demo.start()
-    found = asyncio.run(stored(demo))
-    lost = acknowledged - found
-    click.echo(f"  {len(found):,} jobs are there; acknowledged and lost: {len(lost)}.")
+    lost = acknowledged - asyncio.run(stored(demo))
+    click.echo(f"  acknowledged and lost: {len(lost)}.")
     if lost:
         raise SystemExit("an acknowledged write was lost: this is a bug, please report it")
+    demo.run(f"muster job watch psi-wide --timeout {JOB_TIMEOUT_S}")
+    demo.run("muster job tree psi-wide")
 
     say("And what this server holds now:")
-    demo.run("muster", "status")
+    demo.run("muster status")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--keep", action="store_true", help="leave the server running afterwards")
+    parser.add_argument("--keep", action="store_true", help="leave everything running afterwards")
     keep = parser.parse_args().keep
-    directory = Path(tempfile.mkdtemp(prefix="muster-demo-"))
-    demo = Demo(directory / "data")
+    # Not below /tmp: tasks have one of their own. They read their lists from here, as users that own nothing.
+    directory = Path(tempfile.mkdtemp(prefix="muster-demo-", dir="/var/tmp"))
+    directory.chmod(0o755)
+    demo = Demo(directory)
     kept = False
     try:
         play(demo)
@@ -171,7 +234,7 @@ def main() -> None:
     finally:
         if kept:
             say("It is still running. To use it, and to stop it:")
-            click.echo(f"  export KUBECONFIG={demo.kubeconfig}\n  {BIN}/muster down --data-dir {demo.data_dir}")
+            click.echo(f"  export KUBECONFIG={demo.kubeconfig}\n  {BIN}/muster down --tasks --data-dir {demo.data_dir}")
         else:
             demo.stop()
             shutil.rmtree(directory)
