@@ -102,6 +102,17 @@ def test_cluster_define_is_right_for_every_pod() -> None:
     assert json.loads(cluster_define(parties, guest.index, 0))["selfPartyIdx"] == 1
 
 
+def test_callers_of_plain_tcp_need_the_number_of_a_port_that_is_known_here() -> None:
+    image = app_image("app", template(container(ports=[{"name": "raw", "scope": "Cluster", "protocol": "TCP"}])))
+    own, partner = kits(party("alice"), party("bob"), image=image, partners=("bob",))
+    assert define_party(own, own.pod_names("t1"), {"t1-0/raw": 20001})["services"] == [
+        {"portName": "raw", "endpoints": ["t1-0-raw.alice.svc:20001"]}
+    ]
+    assert define_party(partner, partner.pod_names("t1"), {})["services"] == [
+        {"portName": "raw", "endpoints": ["t1-0-raw.bob.svc"]}
+    ]
+
+
 def test_allocated_ports() -> None:
     [host, _] = kits()
     assert json.loads(allocated_ports(host, {"spu": 20003, "fed": 20004, "metrics": 20005})) == {

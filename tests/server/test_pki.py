@@ -28,8 +28,8 @@ def test_first_start_makes_everything_private(tmp_path: Path) -> None:
     _ensure(tmp_path / "pki")
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "pki").iterdir()}
     assert modes == {
-        **dict.fromkeys(("ca.key", "server.key", "admin.key", "sa.key"), 0o600),
-        **dict.fromkeys(("ca.crt", "server.crt", "admin.crt"), 0o644),
+        **dict.fromkeys(("ca.key", "server.key", "admin.key", "apiserver-client.key", "sa.key"), 0o600),
+        **dict.fromkeys(("ca.crt", "server.crt", "admin.crt", "apiserver-client.crt"), 0o644),
     }
     assert stat.S_IMODE((tmp_path / "pki").stat().st_mode) == 0o700
 

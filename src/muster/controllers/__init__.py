@@ -13,12 +13,15 @@ Which of them run depends on who else looks after the store:
 | event-expiry: Events that are an hour old go | yes | |
 | disruption: status of PodDisruptionBudgets | yes | |
 | pod-gc: pods of deleted nodes, and the oldest finished ones beyond a limit | yes | |
+| endpoints: addresses behind Services with a selector | yes | |
+| node-lifecycle: conditions and taints of silent nodes, and their pods once these have certainly ended | yes | |
 | scheduler: nodes for the pods that name one of its profiles | yes | yes |
 | explanations: answers to ScheduleExplanations | yes | yes |
 | job: pods of Jobs (muster.dev), from submission to end | yes | yes |
 | pod-groups: status of PodGroups | yes | yes |
 | domain: a party's namespace, account, node and quota status | yes | yes |
 | kuscia-job: KusciaJobs: their graph, commands, approvals and tasks | yes | yes |
+| node-addresses: a range of pod addresses for each node that an agent keeps | yes | yes |
 | job-cleanup: finished jobs go by age, number and size | yes | yes |
 | kuscia-task: ports, config, pods and services of KusciaTasks, and their status | yes | yes |
 | kuscia-deployment: pods, services and status of KusciaDeployments | yes | yes |
@@ -37,12 +40,14 @@ if TYPE_CHECKING:
 
 
 def embedded_controllers(
-    *, ca_pem: str, scheduler_config: str | None = None, workload_approval: bool = False
+    *, ca_pem: str, scheduler_config: str | None = None, workload_approval: bool = False, pod_range: str = ""
 ) -> list[Runnable]:
     """For `muster up`. `ca_pem` is the certificate (PEM) of the CA that signed the server's own; `scheduler_config` the text of
     the scheduler's configuration, used while there is no ConfigMap; the rest as below."""
     from muster.controllers.disruption import Disruption
+    from muster.controllers.endpoints import EndpointsKeeper
     from muster.controllers.event_expiry import EventExpiry
+    from muster.controllers.node_lifecycle import NodeLifecycle
     from muster.controllers.pod_gc import PodGarbage
     from muster.controllers.service_accounts import ServiceAccounts
 
@@ -52,13 +57,18 @@ def embedded_controllers(
         EventExpiry(group="events.k8s.io"),
         Disruption(),
         PodGarbage(),
-        *cluster_controllers(scheduler_config=scheduler_config, workload_approval=workload_approval),
+        EndpointsKeeper(),
+        NodeLifecycle(),
+        *cluster_controllers(scheduler_config=scheduler_config, workload_approval=workload_approval, pod_range=pod_range),
     ]
 
 
-def cluster_controllers(*, scheduler_config: str | None = None, workload_approval: bool = False) -> list[Runnable]:
+def cluster_controllers(
+    *, scheduler_config: str | None = None, workload_approval: bool = False, pod_range: str = ""
+) -> list[Runnable]:
     """For `muster controller`: the controllers of Muster's own kinds, and the scheduler, wherever objects are stored. With
-    `workload_approval`, each party of a job but its initiator is asked before the job begins."""
+    `workload_approval`, each party of a job but its initiator is asked before the job begins. `pod_range` is divided over the
+    nodes of Muster's agents."""
     from muster.controllers.domain import Domains
     from muster.controllers.explanations import Explanations
     from muster.controllers.interconn_host import InterconnHost
@@ -67,6 +77,7 @@ def cluster_controllers(*, scheduler_config: str | None = None, workload_approva
     from muster.controllers.kuscia_deployment import KusciaDeployments
     from muster.controllers.kuscia_job import KusciaJobs
     from muster.controllers.kuscia_task import KusciaTasks
+    from muster.controllers.node_addresses import POD_RANGE, NodeAddresses
     from muster.controllers.pod_groups import PodGroups
     from muster.controllers.scheduler import Scheduler
     from muster.controllers.task_ports import PortLedger
@@ -86,4 +97,5 @@ def cluster_controllers(*, scheduler_config: str | None = None, workload_approva
         KusciaTasks(ports),
         KusciaDeployments(ports),
         JobCleanup(),
+        NodeAddresses(pod_range or POD_RANGE),
     ]

@@ -66,7 +66,7 @@ def plan_finished(pods: Sequence[FinishedPod], finished_max: int) -> list[Action
     return [Delete(Target("", "Pod", pod.target[1], pod.target[0], pod.target[2]), grace_period_s=0) for pod in surplus]
 
 
-def _by_node(pod: Cached) -> Iterable[str]:
+def by_node(pod: Cached) -> Iterable[str]:
     node = pod.view(PodView).spec.node_name
     return (node,) if node else ()
 
@@ -76,7 +76,7 @@ def _by_finished(pod: Cached) -> Iterable[str]:
 
 
 def _pod_keys(pod: Cached, _caches: Caches) -> list[ObjectKey]:
-    keys = [ObjectKey("", node) for node in _by_node(pod)]
+    keys = [ObjectKey("", node) for node in by_node(pod)]
     return [*keys, _FINISHED_KEY] if pod.view(PodView).status.phase in ("Succeeded", "Failed") else keys
 
 
@@ -85,7 +85,7 @@ PODS = Watch(
     kind="Pod",
     view=PodView,
     keep="nothing",
-    indexes={"node": _by_node, "finished": _by_finished},
+    indexes={"node": by_node, "finished": _by_finished},
     keys=_pod_keys,
 )
 NODES = Watch(group="", kind="Node")

@@ -366,7 +366,8 @@ def define_parties(parties: Sequence[Raw]) -> str:
 
 def define_party(kit: PartyKit, names: Sequence[str], numbers: Mapping[str, int]) -> Raw:
     """One party in the cluster definition. `names` own the services (pods, or the prefix of a deployment's services); `numbers`
-    are by `name/port`. Endpoints inside the party have a number, those that go through the gateway have none."""
+    are by `name/port`. Endpoints inside the party have a number, those that go through the gateway have none; a gateway does
+    not carry plain TCP, so its callers need the number as well. A partner's numbers are not known here."""
     services = []
     for port in kit.ports:
         if not port.has_service:
@@ -374,7 +375,7 @@ def define_party(kit: PartyKit, names: Sequence[str], numbers: Mapping[str, int]
         endpoints = []
         for name in names:
             address = f"{service_name(name, port.name)}.{kit.domain_id}.svc"
-            if port.scope == "Domain":
+            if port.scope == "Domain" or (port.protocol == "TCP" and kit.is_own):
                 address = f"{address}:{numbers.get(f'{name}/{port.name}', port.number)}"
             endpoints.append(address)
         services.append({"portName": port.name, "endpoints": endpoints})

@@ -26,7 +26,7 @@ from typing import Any
 from muster.objects.status import ApiError, BadRequest, InternalError, ServiceUnavailable, Timeout, Unauthorized
 from muster.objects.time import Clock, format_micro_time
 from muster.server.audit import AuditLog
-from muster.server.authentication import ANONYMOUS, OPEN_PATHS, Authenticator, impersonated
+from muster.server.authentication import ANONYMOUS, JOIN_PATHS, OPEN_PATHS, Authenticator, impersonated
 from muster.server.authorization import MASTERS, Authorizer
 from muster.server.config import ServerLimits
 from muster.server.exchange import Query, Receive, Request, Response, Scope, Send, Stream
@@ -57,6 +57,7 @@ class Exchange:
         "info",
         "is_long",
         "method",
+        "notes",
         "query",
         "reason",
         "started_s",
@@ -78,6 +79,12 @@ class Exchange:
         self.code = 0
         self.reason = ""
         self.is_long = False
+        self.notes: dict[str, str] = {}
+        """What a route adds to the audit line."""
+
+    @property
+    def is_joining(self) -> bool:
+        return JOIN_PATHS.get(self.info.path) == self.method
 
 
 class App:
@@ -105,7 +112,8 @@ class App:
         self._clock = clock
         start = os.urandom(4).hex()
         self._ids = (f"{start}-{number:x}" for number in itertools.count(1))
-        self._streams: set[Stream] = set()
+        self._streams: dict[Stream, str] = {}
+        """Answers without an end of their own, with whose they are."""
         self._logins = {result: metrics.authentication.labels(result).inc for result in ("success", "failure", "none")}
         self.is_stopping = False
 
@@ -134,20 +142,26 @@ class App:
         for stream in list(self._streams):
             stream.close()
 
+    def close_streams_of(self, user: str) -> None:
+        """End the watches of one user, whose credentials are not good any more."""
+        for stream, whose in list(self._streams.items()):
+            if whose == user:
+                stream.close()
+
     # --- the steps
 
     async def _serve(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
         self._read_url(exchange, scope)
         actor = await self._identify(exchange, scope)
         info = exchange.info
-        if info.verb == "watch":
+        if info.verb == "watch" or (info.subresource == "log" and exchange.query.flag("follow")):
             with self._flow.watch(actor.user):
                 self._authorizer.require(actor.user, actor.groups, info)
                 await self._handle(exchange, scope, receive, send, actor)
             return
         is_privileged = MASTERS in actor.groups or info.path in OPEN_PATHS
         with self._flow.request(is_write=info.is_write, is_privileged=is_privileged):
-            if info.path not in OPEN_PATHS:
+            if info.path not in OPEN_PATHS and not exchange.is_joining:
                 self._authorizer.require(actor.user, actor.groups, info)
             if info.is_resource:
                 await self._handle(exchange, scope, receive, send, actor)
@@ -159,11 +173,15 @@ class App:
             raise BadRequest(f"the query string is longer than {self._limits.query_bytes_max} bytes")
         query = exchange.query = Query(scope["query_string"])
         is_watch = query.flag("watch") if "watch" in query else False
+        selector = query.text("fieldSelector")
         exchange.info = request_info(
-            exchange.method, scope["raw_path"], is_watch=is_watch, only_name=_only_name(query.text("fieldSelector"))
+            exchange.method, scope["raw_path"], is_watch=is_watch, only_name=_only_name(selector), field_selector=selector
         )
 
     async def _identify(self, exchange: Exchange, scope: Scope) -> Actor:
+        if exchange.is_joining:
+            exchange.actor = ANONYMOUS
+            return ANONYMOUS
         try:
             actor = await self._authenticator.authenticate(exchange.headers.get("authorization", ""), scope.get("muster.peer"))
         except Unauthorized:
@@ -216,6 +234,7 @@ class App:
         """Everything that is no resource. Starlette answers; what passes by is noted and stamped."""
         scope["muster.actor"] = exchange.actor
         scope["muster.authorizer"] = self._authorizer
+        scope["muster.notes"] = exchange.notes
 
         async def stamped(message: dict[str, Any]) -> None:
             if message["type"] == "http.response.start":
@@ -289,7 +308,7 @@ class App:
         if self.is_stopping:
             stream.close()
             raise ServiceUnavailable("the server is stopping; connect again", retry_after_s=1)
-        self._streams.add(stream)
+        self._streams[stream] = exchange.actor.user if exchange.actor else ""
         watchdog = asyncio.get_running_loop().create_task(_close_on_disconnect(receive, stream))
         try:
             exchange.code, exchange.is_long = stream.code, True
@@ -305,7 +324,7 @@ class App:
                     return
             await self._pass_on(scope, send, b"", more=False)
         finally:
-            self._streams.discard(stream)
+            self._streams.pop(stream, None)
             stream.close()
             watchdog.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -356,6 +375,8 @@ class App:
             entry["impersonator"] = exchange.impersonator.user
         if exchange.reason:
             entry["reason"] = exchange.reason
+        if exchange.notes:
+            entry["notes"] = exchange.notes
         if info.is_resource:
             entry["object"] = {
                 "group": info.group,

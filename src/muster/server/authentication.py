@@ -3,7 +3,8 @@
 Concurrency: runs on the server's event loop. Reads of service accounts go to the store's memory.
 
 Invariants: a token in clear text is never stored, logged or put into an error; anonymous requests pass only to the few paths
-in `OPEN_PATHS`; every authenticated user has the group `system:authenticated`.
+in `OPEN_PATHS` and `JOIN_PATHS`; every authenticated user has the group `system:authenticated`; a node's certificate is good
+only while the node's Node object lists it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from muster.objects.status import BadRequest, Unauthorized
 from muster.objects.time import Clock
 from muster.server.authorization import AUTHENTICATED, UNAUTHENTICATED, Authorizer, forbidden, impersonation_questions
 from muster.server.config import ServerLimits
+from muster.server.node_index import NODE_USER_PREFIX, serial_of_peer
 from muster.server.tokens import (
     AUDIENCE,
     TOKEN_CHARS_MAX,
@@ -32,21 +34,33 @@ from muster.server.tokens import (
 from muster.store.embedded.admission import Actor
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/livez", "/version"})
+JOIN_PATHS = {"/muster/v1/ca": "GET", "/muster/v1/nodes/join": "POST"}
+"""With which method a machine that is nobody yet may ask there. Credentials are not looked at."""
 ANONYMOUS = Actor(user="system:anonymous", groups=(UNAUTHENTICATED,))
 _IMPERSONATE = "impersonate-"
 _IMPERSONATED_GROUPS_MAX = 64
 
+CheckNode = Callable[[str, str], None]
+"""(node, serial number of its certificate in hexadecimal): raises Unauthorized unless that certificate is good now."""
 UidOf = Callable[[str, str, str], Awaitable[str | None]]
 """(kind, namespace, name) to the uid of that object in the store, None when it is not there or is being deleted."""
 
 
 class Authenticator:
     def __init__(
-        self, *, tokens: TokenTable, token_key: ec.EllipticCurvePublicKey, uid_of: UidOf, clock: Clock, limits: ServerLimits
+        self,
+        *,
+        tokens: TokenTable,
+        token_key: ec.EllipticCurvePublicKey,
+        uid_of: UidOf,
+        clock: Clock,
+        limits: ServerLimits,
+        check_node: CheckNode,
     ) -> None:
         self._tokens = tokens
         self._token_key = token_key
         self._uid_of = uid_of
+        self._check_node = check_node
         self._clock = clock
         self._verified_max = limits.token_cache_max
         self._verified: OrderedDict[bytes, ServiceAccountClaims] = OrderedDict()
@@ -54,6 +68,8 @@ class Authenticator:
     async def authenticate(self, authorization: str, peer: Mapping[str, Any] | None) -> Actor | None:
         """The user behind a request; None when it carries no credentials. Unauthorized when they are wrong."""
         identity = identity_of_certificate(peer)
+        if identity is not None and identity.user.startswith(NODE_USER_PREFIX):
+            self._check_node(identity.user.removeprefix(NODE_USER_PREFIX), serial_of_peer(peer))
         if identity is None and authorization:
             scheme, _, token = authorization.partition(" ")
             if scheme.lower() == "bearer" and token.strip():

@@ -10,7 +10,7 @@ repaired; a binding to a role that does not exist grants nothing.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -47,6 +47,10 @@ class Grant(msgspec.Struct, frozen=True):
 class Decision(msgspec.Struct, frozen=True):
     allowed: bool
     reason: str = ""
+
+
+Opinion = Callable[[str, Sequence[str], Attributes], Decision | None]
+"""(user, groups, question)."""
 
 
 class _ClusterRole(msgspec.Struct, frozen=True):
@@ -153,14 +157,19 @@ class RbacIndex:
 
 
 class Authorizer:
-    """Answers `Attributes` with a `Decision`."""
+    """Answers `Attributes` with a `Decision`. `others` are asked before RBAC: each allows, or has no opinion (None)."""
 
-    def __init__(self, index: RbacIndex) -> None:
+    def __init__(self, index: RbacIndex, others: Sequence[Opinion] = ()) -> None:
         self.index = index
+        self._others = tuple(others)
 
     def decide(self, user: str, groups: Sequence[str], asked: Attributes) -> Decision:
         if MASTERS in groups:
             return Decision(True)
+        for other in self._others:
+            decision = other(user, groups, asked)
+            if decision is not None:
+                return decision
         for grant in self.index.grants(user, groups, asked.namespace if asked.is_resource else ""):
             if grant.rule.allows(asked):
                 return Decision(True, f"RBAC: allowed by {grant.source}")
@@ -191,6 +200,7 @@ def attributes_of(info: RequestInfo) -> Attributes:
         namespace=info.namespace,
         name=info.name,
         path=info.path,
+        field_selector=info.field_selector,
     )
 
 

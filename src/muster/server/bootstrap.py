@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from muster.objects.meta import annotations_of
+from muster.objects.meta import annotations_of, labels_of
 from muster.objects.names import KUBERNETES_NAMESPACES
 from muster.objects.resources import Resource
 from muster.objects.status import AlreadyExists, ApiError, NotFound, Raw
@@ -58,6 +58,17 @@ async def bootstrap(store: EmbeddedStore) -> None:
         await _ensure_role(store, role)
     for binding in default_bindings():
         await _ensure(store, RBAC_GROUP, "ClusterRoleBinding", binding)
+    await _take_back_node_binding(store)
+
+
+async def _take_back_node_binding(store: EmbeddedStore) -> None:
+    """Earlier releases bound a broad role to all nodes; what a node may do is decided by `node_access` now."""
+    resource = store.catalog.by_kind(RBAC_GROUP, "ClusterRoleBinding")
+    with contextlib.suppress(NotFound):
+        found = await store.get(resource, "muster:node")
+        is_ours = labels_of(found).get("kubernetes.io/bootstrapping") == "rbac-defaults"
+        if is_ours and annotations_of(found).get("rbac.authorization.kubernetes.io/autoupdate") != "false":
+            await store.delete(resource, "muster:node", None, _OPTIONS)
 
 
 async def ensure_admin_token(store: EmbeddedStore, hashed: str) -> None:

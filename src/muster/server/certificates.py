@@ -7,12 +7,13 @@ owner's business. Keys and serial numbers come from the cryptography library's o
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import NameOID
 
 Key = ec.EllipticCurvePrivateKey
@@ -32,23 +33,26 @@ class Authority:
 
     def issue(
         self,
-        key: Key,
+        key: Key | CertificatePublicKeyTypes,
         *,
         common_name: str,
-        usage: x509.ObjectIdentifier,
+        usage: x509.ObjectIdentifier | Sequence[x509.ObjectIdentifier],
         now: float,
         lifetime: timedelta,
         groups: Iterable[str] = (),
         names: Iterable[str] = (),
     ) -> x509.Certificate:
-        """A certificate for `key`, good no longer than the CA itself. ValueError for a name that no certificate can have."""
+        """A certificate for `key` (or whoever has the private half of it), good no longer than the CA itself. ValueError for a
+        name that no certificate can have."""
         subject = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
         subject.append(x509.NameAttribute(NameOID.COMMON_NAME, common_name))
         end = min(_at(now) + lifetime, self.certificate.not_valid_after_utc)
+        public = key.public_key() if isinstance(key, Key) else key
+        usages = [usage] if isinstance(usage, x509.ObjectIdentifier) else list(usage)
         builder = (
-            _builder(x509.Name(subject), self.certificate.subject, key, now, end)
+            _builder(x509.Name(subject), self.certificate.subject, public, now, end)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
         )
         alternatives = [general_name(name) for name in names]
@@ -72,7 +76,7 @@ def self_signed(common_name: str, key: Key, now: float, lifetime: timedelta) -> 
         decipher_only=False,
     )
     return (
-        _builder(name, name, key, now, _at(now) + lifetime)
+        _builder(name, name, key.public_key(), now, _at(now) + lifetime)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -107,12 +111,14 @@ def general_name(name: str) -> x509.GeneralName:
             raise ValueError(f"{name!r} can't stand in a certificate: use an ASCII host name or an IP address") from error
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: Key, now: float, end: datetime) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: CertificatePublicKeyTypes, now: float, end: datetime
+) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
-        .public_key(key.public_key())
+        .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(_at(now) - _BACKDATE)
         .not_valid_after(end)

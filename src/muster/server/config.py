@@ -72,6 +72,21 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     token_cache_max: int = 4096
     """Verified service-account tokens that are remembered (by hash) until they expire."""
 
+    # --- nodes that join
+    join_body_bytes_max: int = 64 * KIB
+    join_at_once_max: int = 16
+    join_per_minute_max: int = 600
+    """Requests to join or to renew a certificate, from all addresses together; so many may also come at once."""
+    join_per_address_minute_max: int = 60
+
+    # --- logs of nodes
+    node_logs_max: int = 200
+    """Logs that are being read from agents at the same time."""
+    node_connect_timeout_s: float = 5.0
+    """How long an agent has to take a connection and to begin its answer."""
+    node_silence_timeout_s: float = 4 * 3600.0
+    """A log that is followed, and in which nothing happens for so long, ends."""
+
     # --- files
     audit_file_bytes_max: int = 100 * MIB
     audit_files_max: int = 5

@@ -1,4 +1,5 @@
-"""What the server remembers of the store to answer quickly: RBAC objects, token hashes, priority classes, what nodes have.
+"""What the server remembers of the store to answer quickly: RBAC objects, token hashes, priority classes, what nodes have and
+which pods are theirs.
 
 Filled once at start and then, change by change, from the store's own notification, which comes before the write is answered: a
 permission that was just granted holds for the very next request.
@@ -15,6 +16,7 @@ from muster.server.admission import PriorityClasses
 from muster.server.authorization import RBAC_GROUP, RbacIndex
 from muster.server.bandwidth_admission import FOLLOWED, Capacities
 from muster.server.logs import logger
+from muster.server.node_index import NodeIndex
 from muster.server.tokens import TOKEN_NAMESPACE, TokenTable, identity_of_secret
 from muster.store.contract import EventType
 from muster.store.embedded import EmbeddedStore
@@ -31,7 +33,10 @@ _RBAC_KINDS = {
 }
 _PRIORITIES = "priorityclasses.scheduling.k8s.io"
 _SECRETS = "secrets"
-_CAPACITIES = {"nodes": "Node", "domains.kuscia.secretflow": "Domain", "appimages.kuscia.secretflow": "AppImage"}
+_PODS = "pods"
+_NODES = "nodes"
+_DOMAINS = "domains.kuscia.secretflow"
+_CAPACITIES = {_NODES: "Node", _DOMAINS: "Domain", "appimages.kuscia.secretflow": "AppImage"}
 
 
 Follower = Callable[[Collection, Event], None]
@@ -56,6 +61,7 @@ class Memory:
         self.tokens = TokenTable()
         self.priorities = PriorityClasses()
         self.capacities = Capacities()
+        self.nodes = NodeIndex(store)
 
     def start(self) -> None:
         """Read what is there, then follow."""
@@ -64,6 +70,8 @@ class Memory:
             resource = self._store.catalog.by_kind(group, kind)
             for record in self._store.list_records(resource).records:
                 self._take(resource.qualified, record, deleted=False)
+        for record in self._store.list_records(self._store.catalog.by_kind("", "Pod")).records:
+            self.nodes.apply_pod(record, deleted=False)
         secrets = self._store.catalog.by_kind("", "Secret")
         for record in self._store.list_records(secrets, TOKEN_NAMESPACE).records:
             self._take(_SECRETS, record, deleted=False)
@@ -73,13 +81,21 @@ class Memory:
         self._take(collection.id, event.record, deleted=event.type is EventType.DELETED)
 
     def _take(self, id_: str, record: Record, *, deleted: bool) -> None:
+        if id_ == _PODS:  # by far the most
+            self.nodes.apply_pod(record, deleted=deleted)
+            return
         kind = _RBAC_KINDS.get(id_)
         if kind is not None:
             self.rbac.apply(kind, record.raw(), deleted=deleted)
         elif id_ == _PRIORITIES:
             self.priorities.apply(record.raw(), deleted=deleted)
         elif id_ in _CAPACITIES:
-            self.capacities.apply(_CAPACITIES[id_], record.raw(), deleted=deleted)
+            raw = record.raw()
+            self.capacities.apply(_CAPACITIES[id_], raw, deleted=deleted)
+            if id_ == _NODES:
+                self.nodes.apply_node(raw, deleted=deleted)
+            elif id_ == _DOMAINS:
+                self.nodes.apply_domain(raw, deleted=deleted)
         elif id_ == _SECRETS and record.namespace == TOKEN_NAMESPACE:
             self._take_secret(record.name, None if deleted else record.raw())
 

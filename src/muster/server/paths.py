@@ -35,6 +35,8 @@ class RequestInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What follows the subresource: the path behind `proxy/`."""
     namespace: str = ""
     name: str = ""
+    field_selector: str = ""
+    """Of lists and watches, as the client wrote it."""
 
     @property
     def qualified(self) -> str:
@@ -51,7 +53,9 @@ class RequestInfo(msgspec.Struct, frozen=True, kw_only=True):
         return self.verb not in ("get", "list", "watch", "head", "options")
 
 
-def request_info(method: str, raw_path: bytes, *, is_watch: bool = False, only_name: str = "") -> RequestInfo:
+def request_info(
+    method: str, raw_path: bytes, *, is_watch: bool = False, only_name: str = "", field_selector: str = ""
+) -> RequestInfo:
     """Read `raw_path` (still percent-encoded). `only_name` is the name that a `metadata.name=` field selector asks for.
 
     Raises BadRequest for segments that no object can have.
@@ -100,6 +104,7 @@ def request_info(method: str, raw_path: bytes, *, is_watch: bool = False, only_n
         rest="/".join(rest[3:]),
         namespace=namespace,
         name=name,
+        field_selector=field_selector,
     )
 
 

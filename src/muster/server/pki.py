@@ -1,8 +1,9 @@
 """The server's own certificate authority: made on first start, kept in `data_dir/pki`, leaf certificates renewed in time.
 
-    ca.crt ca.key           signs the three below; ten years
+    ca.crt ca.key           signs the others, and the certificates of nodes that join; ten years
     server.crt server.key   for loopback, the listen host and what the configuration adds; one year
     admin.crt admin.key     CN=admin O=system:masters, for clients that prefer certificates; one year
+    apiserver-client.*      CN=system:apiserver, with which this server asks the agents of nodes for logs; one year
     sa.key                  signs service-account tokens
 
 Concurrency: called from one thread, at start and from the renewal task. Files are replaced atomically (a crash leaves the old
@@ -20,6 +21,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from muster.client.files import replace_file
@@ -30,6 +32,10 @@ CA_LIFETIME = timedelta(days=3650)
 TOKEN_CURVE = "secp256r1"  # noqa: S105 - the name of a curve
 """What ES256, the algorithm of service-account tokens, stands on."""
 LEAF_LIFETIME = timedelta(days=365)
+NODE_LIFETIME = timedelta(days=90)
+"""Of a node's certificate. Agents renew theirs when a third of it is left."""
+APISERVER_USER = "system:apiserver"
+"""Who this server is to the agents of nodes."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _SERVICE_NAMES = ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
 
@@ -46,6 +52,7 @@ class Pki:
         self._clock = clock
         self._ca: Authority
         self.token_key: Key
+        self._own_names: frozenset[str] = frozenset()
 
     @classmethod
     def ensure(cls, directory: Path, clock: Clock, names: Iterable[str] = ()) -> Pki:
@@ -92,6 +99,7 @@ class Pki:
                 general_name(name)
         except ValueError as error:
             raise PkiError(str(error)) from error
+        self._own_names = frozenset(name.lower() for name in wanted)
         renewed = []
         if self._is_due("server", wanted):
             self._issue("server", common_name="muster", names=wanted, usage=ExtendedKeyUsageOID.SERVER_AUTH)
@@ -99,6 +107,9 @@ class Pki:
         if self._is_due("admin", []):
             self._issue("admin", common_name="admin", groups=("system:masters",), usage=ExtendedKeyUsageOID.CLIENT_AUTH)
             renewed.append("admin")
+        if self._is_due("apiserver-client", []):
+            self._issue("apiserver-client", common_name=APISERVER_USER, usage=ExtendedKeyUsageOID.CLIENT_AUTH)
+            renewed.append("apiserver-client")
         return renewed
 
     def server_context(self) -> ssl.SSLContext:
@@ -133,6 +144,45 @@ class Pki:
             lifetime=lifetime,
         )
         return cert_pem(cert), key_pem(key)
+
+    def sign_node(
+        self,
+        key: CertificatePublicKeyTypes,
+        *,
+        user: str,
+        groups: Iterable[str],
+        names: Iterable[str],
+        lifetime: timedelta = NODE_LIFETIME,
+    ) -> x509.Certificate:
+        """A certificate with which a node both asks this server and answers it. ValueError for names that can't stand in it."""
+        return self._ca.issue(
+            key,
+            common_name=user,
+            groups=groups,
+            names=names,
+            usage=(ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH),
+            now=self._clock(),
+            lifetime=lifetime,
+        )
+
+    def client_context(self) -> ssl.SSLContext:
+        """TLS towards the agents of nodes, as `system:apiserver`. A node is known by its name, not by its address: its
+        certificate must be signed by our CA and stand for the name that is given as `server_hostname`."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_verify_locations(cadata=self.ca_pem.decode())
+        try:
+            context.load_cert_chain(self.directory / "apiserver-client.crt", self.directory / "apiserver-client.key")
+        except (OSError, ssl.SSLError) as error:
+            raise PkiError(
+                f"{self.directory / 'apiserver-client.crt'}: cannot be loaded ({error}); delete it and start the server again"
+            ) from error
+        return context
+
+    @property
+    def own_names(self) -> frozenset[str]:
+        """Host names and addresses that stand for this server; no node may have a certificate for one of them."""
+        return self._own_names
 
     # --- the authority
 

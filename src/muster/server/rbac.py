@@ -27,6 +27,8 @@ class Attributes(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = ""
     name: str = ""
     path: str = ""
+    field_selector: str = ""
+    """Of a list or watch; only what is decided about nodes looks at it."""
 
     @property
     def is_resource(self) -> bool:

@@ -112,14 +112,17 @@ def _muster_roles(catalog: Catalog) -> list[Raw]:
                 events,
             ],
         ),
+        # For agents that have an account of their own instead of a certificate: nobody has it unless an administrator binds
+        # it. Nodes that join with a token may do much less, see `node_access`.
         _role(
             "muster:node",
             [
-                _rule([""], ["nodes"], [*_READ, "create", "patch", "update"]),
+                _rule([""], ["nodes"], [*_READ, "create", "patch", "update", "delete"]),
                 _rule([""], ["nodes/status", "pods/status"], ["patch", "update"]),
-                _rule([""], ["pods"], [*_READ, "delete"]),
-                _rule([""], ["configmaps", "persistentvolumeclaims", "persistentvolumes", "secrets", "services"], _READ),
-                _rule([""], ["serviceaccounts/token"], ["create"]),
+                _rule([""], ["pods"], [*_READ, "patch", "delete"]),
+                _rule([""], ["configmaps", "endpoints", "secrets", "services"], _READ),
+                _rule(["authentication.k8s.io"], ["tokenreviews"], ["create"]),
+                _rule(["authorization.k8s.io"], ["subjectaccessreviews"], ["create"]),
                 _rule(
                     _present(groups, "slo.koordinator.sh", "scheduling.koordinator.sh"),
                     ["*"],
@@ -144,7 +147,6 @@ def default_bindings() -> list[Raw]:
         _binding("system:public-info-viewer", "system:public-info-viewer", [AUTHENTICATED, UNAUTHENTICATED]),
         _binding("system:monitoring", "system:monitoring", ["system:monitoring"]),
         _binding("muster:controller", "muster:controller", ["muster:controllers"]),
-        _binding("muster:node", "muster:node", ["system:nodes"]),
     ]
 
 

@@ -238,7 +238,8 @@ def _without_transforms(accept: str) -> str:
 
 async def _api_error(request: HttpRequest, error: Exception) -> HttpResponse:
     assert isinstance(error, ApiError)
-    return HttpResponse(encode(error.to_status()), status_code=error.code, media_type="application/json")
+    headers = {"retry-after": str(error.retry_after_s or 1)} if error.retry_after_s or error.code == 429 else None
+    return HttpResponse(encode(error.to_status()), status_code=error.code, media_type="application/json", headers=headers)
 
 
 async def _http_error(request: HttpRequest, error: Exception) -> HttpResponse:

@@ -35,10 +35,15 @@ from muster.server.bootstrap import Keeper, bootstrap, ensure_admin_token
 from muster.server.config import ServerConfig, check
 from muster.server.flow import Flow
 from muster.server.handlers import ResourceHandlers
+from muster.server.joining import Joining
+from muster.server.kubelet_proxy import NodeLogs
 from muster.server.listener import Listener
 from muster.server.logs import logger
 from muster.server.memory import Memory
 from muster.server.metrics import Metrics
+from muster.server.node_access import NodeAccess
+from muster.server.node_index import NODE_USER_PREFIX
+from muster.server.node_restriction import NodeDeletion, NodeRestriction
 from muster.server.pki import Pki
 from muster.server.reviews import Reviews
 from muster.server.routes import Routes
@@ -125,9 +130,11 @@ class Server:
         self.pki = await asyncio.to_thread(Pki.ensure, config.pki_dir, config.clock, self._certificate_names())
         self.memory = Memory(self.store)
         self.memory.start()
-        authorizer = Authorizer(self.memory.rbac)
+        authorizer = Authorizer(self.memory.rbac, [NodeAccess(self.memory.nodes)])
         hooks.hooks += [
             *builtin_hooks(authorizer, self.memory.priorities, self.memory.has_account),
+            NodeRestriction(self.memory.nodes),
+            NodeDeletion(self.memory.nodes),
             BandwidthFits(self.memory.capacities),
             *self.extra_hooks,
         ]
@@ -163,6 +170,7 @@ class Server:
             uid_of=self.memory.uid_of,
             clock=config.clock,
             limits=config.limits,
+            check_node=self.memory.nodes.check_certificate,
         )
         self.handlers = ResourceHandlers(self.store, limits=config.limits, metrics=self.metrics, clock=config.clock)
         Reviews(self.handlers, authorizer, authenticator).register()
@@ -174,12 +182,18 @@ class Server:
             limits=config.limits,
             entropy=self._entropy,
         ).register()
+        logs = NodeLogs(self.store, self.pki, self.memory.nodes, limits=config.limits, metrics=self.metrics)
+        self._undo.push_async_callback(logs.close)
+        self.handlers.subresources[("", "pods", "log")] = logs
         routes = Routes(self.store, self.metrics, lambda: self.address)
         routes.checks.update(self.checks)
         self.metrics.registry.register(StoreCollector(self.store))
-        return App(
+        joining = Joining(
+            self.store, self.pki, self.memory.nodes, clock=config.clock, limits=config.limits, metrics=self.metrics
+        )
+        app = App(
             handlers=self.handlers,
-            routes=routes.application(self.extra_routes),
+            routes=routes.application([*self.extra_routes, *joining.routes()]),
             authenticator=authenticator,
             authorizer=authorizer,
             flow=Flow(config.limits, self.metrics),
@@ -188,6 +202,8 @@ class Server:
             limits=config.limits,
             clock=config.clock,
         )
+        self.memory.nodes.on_revoked.append(lambda node: app.close_streams_of(NODE_USER_PREFIX + node))
+        return app
 
     def _ca_text(self) -> str:
         return self.pki.ca_pem.decode()

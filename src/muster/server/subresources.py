@@ -1,7 +1,6 @@
-"""Subresources that are more than a part of their object: binding, eviction, scale, token, log, and those we do not serve.
+"""Subresources that are more than a part of their object: binding, eviction, scale, token, and those we do not serve.
 
-Concurrency: stateless handlers on the event loop, registered with `register`. Later parts of Muster replace the one for `log`
-when a node's agent can be asked.
+Concurrency: stateless handlers on the event loop, registered with `register`. `pods/log` is in `kubelet_proxy`.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from typing import Any
 from muster.objects.patch.json_patch import apply_json_patch
 from muster.objects.patch.merge import apply_merge_patch
 from muster.objects.resources import Resource
-from muster.objects.status import BadRequest, Cause, Invalid, MethodNotAllowed, Raw, ServiceUnavailable
+from muster.objects.status import BadRequest, Cause, Invalid, MethodNotAllowed, Raw
 from muster.objects.time import Clock, format_time
 from muster.server.config import ServerLimits
-from muster.server.exchange import Request, Response, Stream
+from muster.server.exchange import Request, Response
 from muster.server.handlers import ResourceHandlers, success
 from muster.server.negotiation import encode, negotiate, patch_type
 from muster.server.options import write_options
@@ -49,7 +48,6 @@ class Subresources:
         table = self._handlers.subresources
         table[("", "pods", "binding")] = self._binding
         table[("", "pods", "eviction")] = self._eviction
-        table[("", "pods", "log")] = self._log
         table[("", "serviceaccounts", "token")] = self._token
         table[("*", "*", "scale")] = self._scale
         for name in _INTERACTIVE:
@@ -112,20 +110,6 @@ class Subresources:
             actor=request.actor,
         )
         return success({}, form, code=201)
-
-    async def _log(self, request: Request) -> Response | Stream:
-        """No agent serves logs yet: say so, after the mistakes that the user can mend."""
-        _require(request, "get")
-        info = request.info
-        pod = self._store.get_record(self._resource("", "Pod"), info.name, info.namespace).raw()
-        node = _part(pod, "spec").get("nodeName")
-        if not node:
-            raise BadRequest(f'pod "{info.name}" has no node yet, so it has no logs; see `kubectl describe pod {info.name}`')
-        raise ServiceUnavailable(
-            f'the logs of pod "{info.name}" are on node "{node!s:.100}", and no agent of that node is connected to this server',
-            kind="pods",
-            name=info.name,
-        )
 
     async def _not_supported(self, request: Request) -> Response:
         info = request.info

@@ -23,7 +23,8 @@ from muster.controllers.actions import Action, Delete, PatchStatus, Target
 from muster.controllers.manager import Manager
 from muster.controllers.runtime import Caches, Context, Controller, Plan, Runner, Watch
 from muster.objects.conditions import find_condition, set_condition
-from muster.objects.meta import is_deleting, metadata_of
+from muster.objects.labels import Muster
+from muster.objects.meta import is_deleting, metadata_of, uid_of
 from muster.objects.names import NAMESPACE_NODE_LEASE
 from muster.objects.resources import Resource
 from muster.objects.status import AlreadyExists, ApiError, NotFound, Raw
@@ -33,6 +34,7 @@ from muster.store.backoff import Backoff, spread
 from muster.store.cache import Cache, ObjectKey
 from muster.store.contract import PatchType, Store
 
+FENCE_POLL_S = 1.0
 _RESTART_BACKOFF = Backoff(base_s=10.0, max_s=300.0, spread_ratio=0.0)
 
 
@@ -41,6 +43,8 @@ class AgentTiming(msgspec.Struct, frozen=True, kw_only=True):
     status_s: float = 30.0
     """How often the Node itself is reported, and registered again if it is gone."""
     lease_s: int = 40
+    fence_s: int = 0
+    """So long after it last reached the control plane everything on the machine is killed; 0: never."""
 
 
 class Step(msgspec.Struct, kw_only=True):
@@ -68,6 +72,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     now_s: float
     now: float
     slowness: float = 1.0
+    is_fenced: bool = False
+    """Whether the machine's guard killed its process: then it is over, since it may have been started elsewhere."""
 
     @property
     def is_running(self) -> bool:
@@ -83,6 +89,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_restart(self) -> bool:
+        if self.is_fenced:
+            return False
         policy = (self.pod.get("spec") or {}).get("restartPolicy") or "Always"
         exit_code = 137 if self.process is None else self.process.exit_code
         return policy == "Always" or (policy == "OnFailure" and exit_code != 0)
@@ -200,6 +208,7 @@ class PodDriver(Controller):
         self._check_alive()
         now_s = asyncio.get_running_loop().time()
         cache, machine = context.caches[self.pods], self._machine
+        is_closed = machine.guard(now_s)
         self.sweep(cache, now_s)
         cached = cache.get(key)
         if cached is None or not machine.is_on:
@@ -214,9 +223,17 @@ class PodDriver(Controller):
                 now_s=now_s,
                 now=context.clock(),
                 slowness=machine.slowness,
+                is_fenced=uid in machine.fenced,
             )
         )
         if step.start:
+            if is_closed:
+                return FENCE_POLL_S
+            if machine.fence_at_s is not None and not await self._is_wanted(key, uid, context):
+                return FENCE_POLL_S
+            now_s = asyncio.get_running_loop().time()
+            if machine.guard(now_s):
+                return FENCE_POLL_S
             machine.start(uid, script, now_s)
         elif step.stop_after_s is not None:
             machine.stop(uid, step.stop_after_s, now_s, is_forced=step.is_forced)
@@ -229,6 +246,15 @@ class PodDriver(Controller):
         if step.forget:
             machine.forget(uid)
         return step.again_s
+
+    async def _is_wanted(self, key: ObjectKey, uid: str, context: Context) -> bool:
+        """Whether the store still wants this very pod to run: the control plane may have given it up, and the cache lags."""
+        try:
+            live = await context.store.get(await context.store.resource("", "Pod"), key.name, key.namespace)
+        except NotFound:
+            return False
+        self._check_alive()
+        return uid_of(live) == uid and (live.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
 
     def sweep(self, cache: Cache, now_s: float) -> None:
         """End processes whose pod is gone: it was deleted by force, perhaps while no agent was looking."""
@@ -262,6 +288,10 @@ class SimAgent:
     async def run(self) -> None:
         """Until cancelled."""
         await self._insist(self._register)
+        if self._timing.fence_s:
+            # Before any work: a silence counts from the last renewal, which may have been another life ago.
+            leases = await self._resource("coordination.k8s.io", "Lease")
+            await self._insist(lambda: self._renew(leases))
         beating = asyncio.create_task(self._beat(), name=f"heartbeat {self._machine.name}")
         manager = Manager(self._store, [self._driver], clock=self._clock, name=f"agent-{self._machine.name}", resync_s=0)
         tasks = (
@@ -301,6 +331,7 @@ class SimAgent:
             "metadata": {
                 "name": self._machine.name,
                 "labels": {"kubernetes.io/hostname": self._machine.name, **self._machine.labels},
+                "annotations": {Muster.FENCE_SECONDS: str(self._timing.fence_s)} if self._timing.fence_s else {},
             },
             "spec": {"taints": self._machine.taints} if self._machine.taints else {},
         }
@@ -352,7 +383,7 @@ class SimAgent:
         return found[-1]
 
     async def _renew(self, leases: Resource) -> None:
-        name = self._machine.name
+        name, sent_s = self._machine.name, asyncio.get_running_loop().time()
         spec = {
             "holderIdentity": name,
             "leaseDurationSeconds": self._timing.lease_s,
@@ -368,6 +399,9 @@ class SimAgent:
             await self._store.patch(leases, name, {"spec": spec}, NAMESPACE_NODE_LEASE, patch_type=PatchType.MERGE)
         except NotFound:
             await self._store.create(leases, lease, NAMESPACE_NODE_LEASE)
+        if self._timing.fence_s:
+            self._machine.guard(asyncio.get_running_loop().time())  # what was due before this answer came is due
+            self._machine.fence_at_s = sent_s + self._timing.fence_s
 
 
 def is_ready(obj: Raw) -> bool:

@@ -66,8 +66,24 @@ class Machine:
         self.boots = 1
         self.processes: dict[str, Process] = {}
         self.starts: dict[str, int] = {}
+        self.fence_at_s: float | None = None
+        """When the machine's guard, which outlives the agent, kills everything; None: there is no guard."""
+        self.fenced: set[str] = set()
+        """Pods that it killed."""
+
+    def guard(self, now_s: float) -> bool:
+        """Kill what the fence wants killed; whether it is closed, so that nothing may start."""
+        at_s = self.fence_at_s
+        if at_s is None or now_s < at_s:
+            return False
+        for uid, process in self.processes.items():
+            if process.is_running(at_s) and process.started_s < at_s:
+                process.ends_s, process.exit_code, process.reason = at_s, 137, "NodeLost"
+                self.fenced.add(uid)
+        return True
 
     def start(self, pod_uid: str, script: PodScript, now_s: float) -> Process:
+        assert not self.guard(now_s), f"{self.name} is fenced"
         old = self.processes.get(pod_uid)
         assert self.is_on, f"{self.name} is off"
         assert old is None or not old.is_running(now_s), f"{pod_uid} already runs on {self.name}"
@@ -93,6 +109,7 @@ class Machine:
 
     def running(self, now_s: float) -> list[str]:
         """The uids of pods that have a live process."""
+        self.guard(now_s)
         return [uid for uid, process in self.processes.items() if process.is_running(now_s)]
 
     def switch_off(self) -> None:
@@ -101,4 +118,5 @@ class Machine:
 
     def switch_on(self) -> None:
         self.is_on = True
+        self.fence_at_s = None
         self.boots += 1

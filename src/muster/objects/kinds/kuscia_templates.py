@@ -31,7 +31,7 @@ class TemplatePort(Foreign):
 
     name: str
     port: Annotated[int, between(0, 65535, "int64")] = 0
-    protocol: Literal["HTTP", "GRPC"] = "HTTP"
+    protocol: Annotated[Literal["HTTP", "GRPC", "TCP"], "TCP: whatever goes past the gateways, straight to the pod."] = "HTTP"
     scope: Annotated[PortScope, "Who may reach it: other parties, the own party, or the pod alone."] = "Local"
 
 

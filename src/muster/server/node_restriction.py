@@ -1,0 +1,188 @@
+"""What a node may change of what it may write: admission for the users `system:node:*`.
+
+The rule of thumb: a node may report, and may keep work away; it may not draw work to itself, and not touch what others decide.
+
+- Node: its own. Labels and the taint of its party are as its certificate says. It may add taints and cordon itself, not take
+  away either. Labels and annotations of Muster's and Kuscia's are an administrator's, but for those that the agent writes.
+- Pod: bound to it; its status, and the annotations in which agents report. Nothing else, no new ones.
+- Lease, NodeMetric, Device: of its own name.
+- Event: about its own Node, or a pod that is bound to it.
+
+An administrator who deletes the Node of a living agent is warned of what that means (`NodeDeletion`).
+
+Concurrency: on the event loop, memory only; stateless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from muster.objects.labels import Kuscia, KusciaLabel, Muster
+from muster.objects.meta import annotations_of, labels_of
+from muster.objects.names import NAMESPACE_NODE_LEASE
+from muster.objects.rules.report import obj, text
+from muster.objects.status import Raw
+from muster.server.admission import Hook, refused
+from muster.server.node_access import OWN_BY_NAME
+from muster.server.node_index import NodeIndex, node_of_user, party_of
+from muster.store.embedded.admission import AdmissionRequest
+
+POD_ANNOTATIONS: Final = frozenset({Muster.PROGRESS, Muster.RECORDS, Muster.TRAFFIC})
+"""Those that agents write on their pods."""
+_PARTY_LABELS: Final = (KusciaLabel.NODE_DOMAIN, KusciaLabel.NODE_NAMESPACE)
+_GUARDED_LABELS: Final = ("muster.dev/", "kuscia.secretflow/", "node-restriction.kubernetes.io/")
+_AGENT_LABELS: Final = frozenset({Muster.AGENT, KusciaLabel.NODE_RUNTIME})
+_AGENT_ANNOTATION_PREFIX: Final = "muster.dev/agent"
+_VOLATILE: Final = frozenset({"resourceVersion", "managedFields", "generation"})
+_FREE_SPEC: Final = frozenset({"taints", "unschedulable", "providerID"})
+
+
+class NodeRestriction(Hook):
+    def __init__(self, nodes: NodeIndex) -> None:
+        self._nodes = nodes
+
+    async def validate(self, request: AdmissionRequest) -> None:
+        actor = request.actor
+        node = node_of_user(actor.user, actor.groups) if actor is not None else ""
+        if actor is None or not node:
+            return
+        what = (request.resource.group, request.resource.plural)
+        if what == ("", "nodes"):
+            self._check_node(request, node, party_of(actor.groups))
+        elif what == ("", "pods"):
+            _check_pod(request, node)
+        elif what == ("coordination.k8s.io", "leases"):
+            _require_own(request, node)
+            if request.namespace != NAMESPACE_NODE_LEASE:
+                raise refused(request, f'node "{node}" has its Lease in the namespace {NAMESPACE_NODE_LEASE}')
+        elif what in OWN_BY_NAME:
+            _require_own(request, node)
+        elif what in (("", "events"), ("events.k8s.io", "events")):
+            self._check_event(request, node)
+
+    # --- its Node
+
+    def _check_node(self, request: AdmissionRequest, node: str, party: str) -> None:
+        _require_own(request, node)
+        if request.operation == "DELETE":
+            count = self._nodes.unfinished(node)
+            if count:
+                raise refused(
+                    request,
+                    f"{count} pods that are bound to it have not ended, and would be started elsewhere while they may still "
+                    "run here; end them first, or let an administrator delete the Node",
+                )
+            return
+        assert request.object is not None
+        new, old = request.object, request.old if request.old is not None else {}
+        _check_labels(request, party, labels_of(new), labels_of(old))
+        _check_annotations(request, annotations_of(new), annotations_of(old))
+        _check_spec(request, party, obj(new, "spec"), obj(old, "spec"))
+        for field in ("ownerReferences", "finalizers"):
+            if obj(new, "metadata").get(field) != obj(old, "metadata").get(field):
+                raise refused(request, f"a node may not change metadata.{field}")
+
+    # --- events
+
+    def _check_event(self, request: AdmissionRequest, node: str) -> None:
+        for raw in (request.object, request.old):
+            if raw is None:
+                continue
+            about = [ref for ref in (raw.get("involvedObject"), raw.get("regarding")) if isinstance(ref, dict) and ref]
+            if not about or not all(self._is_ours(node, ref) for ref in about):
+                raise refused(request, f'node "{node}" may only record events about itself and the pods that are bound to it')
+
+    def _is_ours(self, node: str, ref: Raw) -> bool:
+        if text(ref, "kind") == "Node":
+            return text(ref, "name") == node
+        return text(ref, "kind") == "Pod" and self._nodes.is_bound(node, text(ref, "namespace"), text(ref, "name"))
+
+
+class NodeDeletion(Hook):
+    """Says to whoever deletes the Node of an agent what follows: the warnings show in kubectl."""
+
+    def __init__(self, nodes: NodeIndex) -> None:
+        self._nodes = nodes
+
+    async def validate(self, request: AdmissionRequest) -> None:
+        if (request.resource.group, request.resource.plural) != ("", "nodes") or request.operation != "DELETE":
+            return
+        name, count = request.name, self._nodes.unfinished(request.name)
+        if self._nodes.joined(name) is not None:
+            request.warn(f"the certificates of node {name} are not good any more; it can only come back with a new token")
+        if count:
+            request.warn(
+                f"{count} pods of node {name} count as ended from now on and may be started elsewhere: "
+                "make sure that the machine is off, or its tasks are ended"
+            )
+
+
+def _require_own(request: AdmissionRequest, node: str) -> None:
+    if request.name != node:
+        raise refused(request, f'node "{node}" may only write the one of its own name')
+
+
+def _check_labels(request: AdmissionRequest, party: str, new: Mapping[str, str], old: Mapping[str, str]) -> None:
+    for key in _PARTY_LABELS:
+        wanted = party or old.get(key)
+        if new.get(key) != wanted:
+            whose = f'a node of the party "{party}"' if party else "a node of no party"
+            raise refused(request, f"label {key}: {new.get(key)!r:.80}: it is {whose}, by its certificate")
+    for key in {*new, *old} - _AGENT_LABELS - {*_PARTY_LABELS}:
+        if new.get(key) == old.get(key):
+            continue
+        if key.startswith(_GUARDED_LABELS):
+            raise refused(request, f"label {key}: a node may not change it; an administrator may: kubectl label node")
+
+
+def _check_annotations(request: AdmissionRequest, new: Mapping[str, str], old: Mapping[str, str]) -> None:
+    for key in {*new, *old}:
+        is_guarded = key.startswith("muster.dev/") and not key.startswith(_AGENT_ANNOTATION_PREFIX)
+        if is_guarded and key != Muster.FENCE_SECONDS and new.get(key) != old.get(key):
+            raise refused(request, f"annotation {key}: a node may not change it; an administrator may")
+
+
+def _check_spec(request: AdmissionRequest, party: str, new: Raw, old: Raw) -> None:
+    for key in {*new, *old} - _FREE_SPEC:
+        if new.get(key) != old.get(key):
+            raise refused(request, f"spec.{key}: {new.get(key)!r:.80}: a node may not change it")
+    if old.get("providerID") not in (None, "", new.get("providerID")):
+        raise refused(request, f"spec.providerID: {new.get('providerID')!r:.80}: it is {old['providerID']!r:.80} and stays so")
+    if old.get("unschedulable") is True and new.get("unschedulable") is not True:
+        raise refused(request, f"spec.unschedulable: an administrator opens it again: kubectl uncordon {request.name}")
+    taints = _taints(new)
+    gone = sorted(_taints(old) - taints)
+    if gone:
+        raise refused(request, f"spec.taints: {':'.join(gone[0])}: a node may add taints, not take one away")
+    if party and not any(key == Kuscia.TAINT_AGENT and effect == "NoSchedule" for key, _, effect in taints):
+        raise refused(request, f"spec.taints: a node of a party has the taint {Kuscia.TAINT_AGENT}:NoSchedule")
+
+
+def _taints(spec: Raw) -> set[tuple[str, str, str]]:
+    found: Any = spec.get("taints")
+    taints = [taint for taint in found if isinstance(taint, dict)] if isinstance(found, list) else []
+    return {(text(taint, "key"), text(taint, "value"), text(taint, "effect")) for taint in taints}
+
+
+def _check_pod(request: AdmissionRequest, node: str) -> None:
+    old, new = request.old, request.object
+    if old is None or request.operation in ("CREATE", "CONNECT"):
+        raise refused(request, "a node makes no pods")
+    if text(obj(old, "spec"), "nodeName") != node:
+        raise refused(request, f'it is not bound to node "{node}"')
+    if request.operation == "DELETE" or new is None:
+        return
+    if obj(new, "spec") != obj(old, "spec"):
+        raise refused(request, "spec: a node may write the status of its pods, not what they are to be")
+    if _rest_of_metadata(new) != _rest_of_metadata(old):
+        listed = ", ".join(sorted(POD_ANNOTATIONS))
+        raise refused(request, f"metadata: a node may only write the annotations {listed} of its pods")
+
+
+def _rest_of_metadata(pod: Raw) -> Raw:
+    """Without what a node may change, and what the store itself changes."""
+    rest = {key: value for key, value in obj(pod, "metadata").items() if key not in _VOLATILE}
+    kept = {key: value for key, value in annotations_of(pod).items() if key not in POD_ANNOTATIONS}
+    rest.pop("annotations", None)
+    return {**rest, "annotations": kept} if kept else rest
