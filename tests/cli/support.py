@@ -40,7 +40,8 @@ class Up:
     def __init__(self, data_dir: Path, *args: str, env: Mapping[str, str]) -> None:
         self.data_dir = data_dir
         self.kubeconfig = data_dir / "kubeconfig"
-        self._args = args
+        # Most tests need no agent, and are faster without one.
+        self._args = args if any("agent" in arg for arg in args) else (*args, "--without", "agent")
         self._env = dict(env)
         self.lines: list[str] = []
         self.child: subprocess.Popen[str]

@@ -127,6 +127,22 @@ def test_controllers_get_no_wildcards_and_no_secrets_of_others() -> None:
         assert rule.get("resourceNames") or rule["verbs"] == ["create"]
 
 
+def test_roles_of_agents_are_bound_to_nobody_and_split_by_where_they_count() -> None:
+    """Secrets and the pods themselves only where a party's role is bound; leases only where nodes have theirs."""
+    everywhere = {(g, r, v) for rule in _rules("ClusterRole", "muster-agent") for g, r, v in _granted(rule)}
+    assert not {(g, r) for g, r, _ in everywhere} & {("", "secrets"), ("", "configmaps"), ("coordination.k8s.io", "leases")}
+    assert {v for g, r, v in everywhere if (g, r) == ("", "pods")} == {"list", "watch"}
+    assert not any("*" in one for one in everywhere)
+    in_a_namespace = {(g, r, v) for rule in _rules("ClusterRole", "muster-agent-pods") for g, r, v in _granted(rule)}
+    assert {v for g, r, v in in_a_namespace if r in ("secrets", "configmaps")} == {"get"}
+    bound = {o["roleRef"]["name"] for kind in ("ClusterRoleBinding", "RoleBinding") for o in of(kind)}
+    assert bound == {"muster-controller"}
+
+
+def _granted(rule: dict[str, Any]) -> list[tuple[str, str, str]]:
+    return [(g, r, v) for g in rule["apiGroups"] for r in rule["resources"] for v in rule["verbs"]]
+
+
 def test_every_controller_has_its_permissions_written_down() -> None:
     names = [controller.name for controller in cluster_controllers()]
     assert set(names) == set(CONTROLLER_RULES)

@@ -1,8 +1,9 @@
 """Muster on one machine: the server on its embedded store and the controllers, started and stopped together.
 
-Everything runs on one event loop. Start: claim on the data directory, server, controllers, record of what runs. Stop: the same
-backwards, so that controllers still have a store when they put things in order. A part that fails to start takes down those
-before it, and the error says which and why.
+Everything runs on one event loop, but for the agents, which are child processes (`local_agents`). Start: claim on the data
+directory, server, controllers, record of what runs, agents; nobody waits for those. Stop: the same backwards, so that agents
+and controllers still have a store when they put things in order. A part that fails to start takes down those before it, and
+the error says which and why.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from starlette.routing import Route
 from muster import __version__
 from muster.cli.datadir import Claim, ServerRecord, prepare, unwritable
 from muster.cli.errors import CliError
+from muster.cli.local_agents import LocalAgents
+from muster.cli.pod_range import pod_range
 from muster.cli.simulated import Pretending, SimulatedNodes, remove_left_over
 from muster.cli.simulated_logs import SimulatedLogs
 from muster.controllers import embedded_controllers
@@ -45,6 +48,7 @@ POLL_S = 0.01
 STATUS_PATH = "/muster/status"
 IMPLEMENTED = ("server", "controllers")
 """Parts that this release has; `muster.cli.parts` also names those to come."""
+AGENT = "agent"
 
 
 class Local:
@@ -61,8 +65,13 @@ class Local:
         scheduler_config: str | None = None,
         workload_approval: bool = False,
         simulated: SimulatedNodes | None = None,
+        agents: tuple[str, ...] | None = None,
+        log_level: str = "warning",
     ) -> None:
         self.parts = [part for part in IMPLEMENTED if part not in left_out]
+        # Simulated nodes are there to play with: real ones beside them would take some of the pods, unless asked for by name.
+        if "agent" not in left_out and (simulated is None or agents is not None):
+            self.parts.append(AGENT)
         if simulated is not None:
             self.parts.append(simulated.said())
         self.simulated = simulated
@@ -74,6 +83,11 @@ class Local:
         self._claim: Claim | None = None
         self._manager: Manager | None = None
         self._pretending: Pretending | None = None
+        self._wanted_agents = agents
+        self._agents: LocalAgents | None = None
+        self._log_level = log_level
+        self.tasks_left = 0
+        """Pods that go on after `stop`."""
         self._acting: asyncio.Task[None] | None = None
         self._started_at = ""
 
@@ -103,6 +117,7 @@ class Local:
                     left_out=self.left_out,
                 )
             )
+            self._start_agents()
         except OSError as e:
             await self.stop()
             raise unwritable(data_dir, e) from e
@@ -127,6 +142,7 @@ class Local:
             ca_pem=self.server.pki.ca_pem.decode(),
             scheduler_config=self._scheduler_config,
             workload_approval=self._workload_approval,
+            pod_range=pod_range(self.server.config.data_dir),
         )
         self._manager = Manager(self.server.store, controllers, clock=self._clock)
         self._acting = asyncio.create_task(self._manager.run(), name="controllers")
@@ -152,9 +168,25 @@ class Local:
         self.server.handlers.subresources[log] = SimulatedLogs(pretending, store, self._clock, otherwise)
         await pretending.start()
 
+    def _start_agents(self) -> None:
+        if AGENT not in self.parts:
+            return
+        agents = self._agents = LocalAgents(
+            self.server.config.data_dir,
+            self.server.store,
+            self.server.url,
+            wanted=self._wanted_agents,
+            ca_path=self.server.pki.ca_path,
+            clock=self._clock,
+            log_level=self._log_level,
+        )
+        agents.start()
+
     async def wait_failed(self) -> None:
         """Returns only by raising: a part that should run for ever has ended."""
-        running = [task for task in (self._acting, *(self._pretending.tasks if self._pretending else ())) if task is not None]
+        agents = self._agents.task if self._agents is not None else None
+        pretending = self._pretending.tasks if self._pretending else ()
+        running = [task for task in (self._acting, agents, *pretending) if task is not None]
         if not running:
             await asyncio.get_running_loop().create_future()
         done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -165,6 +197,9 @@ class Local:
 
     async def stop(self) -> None:
         """In order, whatever was started. May be called at any time, and again."""
+        agents, self._agents = self._agents, None
+        if agents is not None:
+            self.tasks_left = await agents.stop()
         pretending, self._pretending = self._pretending, None
         if pretending is not None:
             await pretending.stop()
@@ -205,6 +240,7 @@ class Local:
             "pid": os.getpid(),
             "parts": self.parts,
             "leftOut": self.left_out,
+            "agents": self._agents.running() if self._agents is not None else [],
             "store": {
                 "resourceVersion": str(usage.resource_version),
                 "bytes": usage.file_bytes,

@@ -38,7 +38,7 @@ ENTRIES = dict(
         _entry("explain", "Say why work waits, where it is, or where it would go."),
         _entry("top", "Show what is held and used."),
         _entry("domain", "Parties, and the tokens with which their nodes join."),
-        _entry("node", "Set what a node has: its network bandwidth."),
+        _entry("node", "Nodes: list them, let them join, set what they have, forget them."),
         _entry(
             "api-resources",
             "List the kinds that the server has.",
@@ -48,6 +48,8 @@ ENTRIES = dict(
         _entry("crds", "Print the CustomResourceDefinitions of Muster's kinds."),
         _entry("install", "Put Muster into a Kubernetes cluster."),
         _entry("uninstall", "Remove Muster from a Kubernetes cluster."),
+        _entry("image", "Load, list and remove the images of this machine's agents."),
+        _entry("agent", "Make this machine a node and run its tasks, in the foreground."),
         _entry("controller", "Run Muster's controllers against a Kubernetes cluster."),
         _entry("bench", "Measure Muster beside its peers on this machine.", module="muster.bench.command"),
         _entry("version", "Print the versions of Muster and of the server."),

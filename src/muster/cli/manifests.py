@@ -1,17 +1,18 @@
 """What `muster install` puts into a cluster, as plain objects. Pure: options in, manifests out, the same every time.
 
-Every object carries `MANAGED_LABEL`, and `muster uninstall` removes what carries it and nothing else. Permissions are the
-tables of `Rule`: one line per thing that a controller does, with its reason; what is not there is not granted.
+Every object carries `MANAGED_LABEL`, and `muster uninstall` removes what carries it and nothing else. Permissions are
+tables of `Rule` (`permissions`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from muster import __version__
+from muster.cli.permissions import AGENT_ROLES, READ, WRITE, Rule, policy_rules
 from muster.controllers.domain_objects import OWN_PERMISSIONS
 from muster.objects.resources import Resource
 from muster.objects.status import Raw
@@ -27,8 +28,6 @@ FIELD_MANAGER = "muster-install"
 DEFAULT_NAMESPACE = "muster-system"
 WEBHOOK_PORT = 9443
 HEALTH_PORT = 8081
-READ = ("get", "list", "watch")
-WRITE = ("create", "update", "patch", "delete")
 
 
 class InstallOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,16 +39,6 @@ class InstallOptions(msgspec.Struct, frozen=True, kw_only=True):
     webhook_url: str = ""
     budget_version: str = "v1"
     """Of the policy group: `v1`, or `v1beta1` on clusters before 1.21."""
-
-
-class Rule(NamedTuple):
-    """A permission and what it is for. `names` narrows it to single objects, where Kubernetes allows that."""
-
-    group: str
-    resources: tuple[str, ...]
-    verbs: tuple[str, ...]
-    reason: str
-    names: tuple[str, ...] = ()
 
 
 BASE_RULES = (
@@ -154,6 +143,7 @@ _KUSCIA_DEPLOYMENT_RULES = (
     Rule("", ("services",), (*READ, "create", "patch", "delete"), "how their ports are found"),
     Rule("", ("configmaps",), (*READ, "create", "delete"), "their files"),
 )
+_NODE_ADDRESS_RULES = (Rule("", ("nodes",), (*READ, "patch"), "addresses for the pods of Muster's own nodes"),)
 _INTERCONN_HOST_RULES = (
     Rule("kuscia.secretflow", ("taskresourcegroups", "kusciatasks", "domains"), READ, "tasks with partners, and who they are"),
     Rule("kuscia.secretflow", ("taskresourcegroups/finalizers",), ("update",), "groups own their summaries"),
@@ -175,6 +165,7 @@ CONTROLLER_RULES: dict[str, tuple[Rule, ...]] = {
     "kuscia-task": _KUSCIA_TASK_RULES,
     "kuscia-job": _KUSCIA_JOB_RULES,
     "job-cleanup": _JOB_CLEANUP_RULES,
+    "node-addresses": _NODE_ADDRESS_RULES,
 }
 """What each controller of a real cluster needs beyond `BASE_RULES`, by its name. A test sees that none is forgotten."""
 NAMESPACE_RULES = (
@@ -202,16 +193,6 @@ def _meta(name: str, namespace: str = "", component: str = "", **extra: Any) -> 
     return meta | extra
 
 
-def _policy_rules(rules: Sequence[Rule]) -> list[Raw]:
-    made = []
-    for rule in rules:
-        raw: Raw = {"apiGroups": [rule.group], "resources": list(rule.resources), "verbs": list(rule.verbs)}
-        if rule.names:
-            raw["resourceNames"] = list(rule.names)
-        made.append(raw)
-    return made
-
-
 def namespace_of(options: InstallOptions) -> Raw:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": _meta(options.namespace)}
 
@@ -227,7 +208,8 @@ def crds(resources: Iterable[Resource], *, selectable_fields: bool = False) -> l
 
 
 def access(options: InstallOptions, custom: Sequence[Resource], controllers: Sequence[str]) -> list[Raw]:
-    """The service account, what it may do, and what users who may view or edit a namespace may do with Muster's kinds."""
+    """The service account, what it may do, what users who may view or edit a namespace may do with Muster's kinds, and roles
+    for agents, which an administrator binds."""
     ns = options.namespace
     subject = [{"kind": "ServiceAccount", "name": CONTROLLER, "namespace": ns}]
     rbac = "rbac.authorization.k8s.io"
@@ -243,12 +225,7 @@ def access(options: InstallOptions, custom: Sequence[Resource], controllers: Seq
 
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _meta(CONTROLLER, ns, "controller")},
-        {
-            "apiVersion": f"{rbac}/v1",
-            "kind": "ClusterRole",
-            "metadata": _meta(CONTROLLER, component="controller"),
-            "rules": _policy_rules(rules_for(controllers)),
-        },
+        _cluster_role(CONTROLLER, "controller", rules_for(controllers)),
         {
             "apiVersion": f"{rbac}/v1",
             "kind": "ClusterRoleBinding",
@@ -260,7 +237,7 @@ def access(options: InstallOptions, custom: Sequence[Resource], controllers: Seq
             "apiVersion": f"{rbac}/v1",
             "kind": "Role",
             "metadata": _meta(CONTROLLER, ns, "controller"),
-            "rules": _policy_rules(NAMESPACE_RULES),
+            "rules": policy_rules(NAMESPACE_RULES),
         },
         {
             "apiVersion": f"{rbac}/v1",
@@ -271,7 +248,17 @@ def access(options: InstallOptions, custom: Sequence[Resource], controllers: Seq
         },
         for_users("muster-view", READ, ("view",)),
         for_users("muster-edit", (*WRITE, "deletecollection"), ("edit",)),
+        *(_cluster_role(name, "agent", rules) for name, rules in AGENT_ROLES.items()),
     ]
+
+
+def _cluster_role(name: str, component: str, rules: Sequence[Rule]) -> Raw:
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": _meta(name, component=component),
+        "rules": policy_rules(rules),
+    }
 
 
 def workload(options: InstallOptions) -> list[Raw]:

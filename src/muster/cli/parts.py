@@ -4,12 +4,12 @@ from __future__ import annotations
 
 OPTIONAL = {
     "controllers": "act on objects: expired events, disruption budgets, service accounts",
-    "agent": "runs tasks on this machine",
+    "agent": "runs tasks on this machine: one for each local party, and one of no party",
     "dashboard": "web pages",
 }
 """The server itself is not optional."""
 
-TO_COME = ("agent", "dashboard")
+TO_COME = ("dashboard",)
 """Named already, so that scripts may leave them out today; this release does not have them yet."""
 
 

@@ -70,6 +70,10 @@ class ApiClient(ObjectClient):
         """An OpenAPI document: `/openapi/v2` is everything in one; `/openapi/v3` lists the paths of one per group version."""
         return await self._object(Request(method="GET", path=path))
 
+    async def join_ca(self) -> bytes:
+        """The certificate (PEM) of the CA that signs the certificates of nodes that join. NotFound where none can join."""
+        return (await self._send(Request(method="GET", path="/muster/v1/ca", accept="*/*"))).body
+
     # --- tables --------------------------------------------------------------------------------------------------------------
 
     async def table(

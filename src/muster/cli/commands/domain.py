@@ -10,6 +10,7 @@ import click
 
 from muster.cli.errors import CliError, ExitCode, UsageError
 from muster.cli.framework import Entry, LazyGroup, State, command, common_options, state_of
+from muster.cli.join_tokens import TOKEN_HEADERS, WRITE_TRIES_MAX, say_how_to_join, token_rows
 from muster.cli.options import Target, machine_output, target_options
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from muster.objects.status import Raw
 
 PAGE_LEN = 500
-WRITE_TRIES_MAX = 5
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -147,34 +147,13 @@ def _described(raw: Raw) -> list[str]:
     if nodes:
         rows = [[n.get("name"), n.get("status"), n.get("version"), n.get("lastHeartbeatTime")] for n in nodes]
         lines += ["", simple_table(["NODE", "STATUS", "VERSION", "LAST HEARTBEAT"], rows)]
-    tokens = _token_rows(status)
+    tokens = token_rows(status.get("deployTokenStatuses"))
     if tokens:
-        lines += ["", simple_table(_TOKEN_HEADERS, tokens)]
+        lines += ["", simple_table(TOKEN_HEADERS, tokens)]
     return lines
 
 
 # -- tokens -------------------------------------------------------------------------------------------------------------------
-
-_TOKEN_HEADERS = ["TOKEN", "STATE", "USES", "CREATED", "EXPIRES"]
-
-
-def _token_rows(status: Raw) -> list[list[str]]:
-    from muster.controllers.domain_tokens import entries, masked, state_of
-    from muster.objects.rules.report import number, text
-    from muster.objects.time import wall_clock
-
-    now = wall_clock()
-    return [
-        [
-            # Masked again: another system may have left a token here in clear.
-            masked(text(entry, "token")),
-            state_of(entry, now),
-            f"{number(entry, 'uses')}/{number(entry, 'maxUses') or 1}",
-            text(entry, "creationTime"),
-            text(entry, "expirationTime"),
-        ]
-        for entry in entries(status.get("deployTokenStatuses"))
-    ]
 
 
 def lifetime_s(text: str) -> int:
@@ -218,7 +197,8 @@ async def _create_token(target: Target, state: State, name: str, lives_s: int, u
     clear, now = new_join_token(os.urandom(ENTROPY_BYTES)), wall_clock()
     async with session(target, state) as s:
         await _change_tokens(s, name, lambda tokens: mint(tokens, clear, now, lifetime_s=lives_s, max_uses=uses))
-    emit(clear)
+        emit(clear)
+        await say_how_to_join(s, clear, name)
     what = "one node" if uses == 1 else f"{uses} nodes"
     click.echo(f"good for {what} of {name} until {format_time(now + lives_s)}; it is not shown again", err=True)
 
@@ -230,14 +210,14 @@ async def _list_tokens(target: Target, state: State, name: str, output: str | No
 
     async with session(target, state) as s:
         raw = await s.client.get(await _resource(s), name)
-    rows = _token_rows(obj(raw, "status"))
+    rows = token_rows(obj(raw, "status").get("deployTokenStatuses"))
     if output:
-        keys = [header.lower() for header in _TOKEN_HEADERS]
+        keys = [header.lower() for header in TOKEN_HEADERS]
         emit(render_value({"items": [dict(zip(keys, row, strict=True)) for row in rows]}, output))
     elif not rows:
         click.echo(f"{name} has no tokens; make one with: muster domain token create {name}", err=True)
     else:
-        emit(simple_table(_TOKEN_HEADERS, rows))
+        emit(simple_table(TOKEN_HEADERS, rows))
 
 
 async def _revoke_token(target: Target, state: State, name: str, which: str) -> None:
@@ -248,7 +228,7 @@ async def _revoke_token(target: Target, state: State, name: str, which: str) -> 
 
     async with session(target, state) as s:
         await _change_tokens(s, name, lambda tokens: revoke(tokens, which, wall_clock()))
-    emit(f"token {token_id_of(which)} of {name} is revoked; nodes that joined with it stay")
+    emit(f"token {token_id_of(which)} of {name} is revoked; nodes that joined with it stay (muster node forget takes one out)")
 
 
 # -- commands -----------------------------------------------------------------------------------------------------------------
@@ -284,7 +264,7 @@ def get_domain(ctx: click.Context, *, target: Target, name: str, output: str | N
 @target_options(namespace=False)
 @click.pass_context
 def create_token(ctx: click.Context, *, target: Target, name: str, expires: str, uses: int) -> None:
-    """Make a token with which a node of DOMAIN can join, and print it.
+    """Make a token with which a node of DOMAIN can join, print it, and say how to use it.
 
     Only its hash is kept: it can't be shown again, only revoked.
     """

@@ -83,10 +83,32 @@ def _wait(handle: int, timeout_s: float) -> bool:
     help="How long to wait for it to stop.",
 )
 @click.option("--force", is_flag=True, help="Kill it when it has not stopped in time.")
-def down(data_dir: Path, timeout_s: float, force: bool) -> None:
+@click.option("--tasks", is_flag=True, help="Also end the tasks of its agents, which otherwise go on.")
+def down(data_dir: Path, timeout_s: float, force: bool, tasks: bool) -> None:
     """Stop the Muster that runs from a data directory, and wait until it has stopped.
 
     The process is the one that holds the directory's lock, never one that merely has a remembered number. When nothing runs
     there, nothing is done and the exit code is 0.
     """
     click.echo(stop(data_dir, timeout_s, force=force))
+    if tasks:
+        click.echo(end_tasks(data_dir, timeout_s))
+
+
+def end_tasks(data_dir: Path, timeout_s: float) -> str:
+    """Kill what the agents of this directory have left running, and take away what they made for it; the next start reports
+    it as ended."""
+    import asyncio
+
+    from muster.agent.agent import run_dir_of
+    from muster.agent.ending import end_everything
+    from muster.agent.layout import Layout
+    from muster.cli.local_agents import agent_directories, end_agent
+
+    ended = 0
+    for directory in agent_directories(data_dir):
+        layout = Layout(directory, run_dir_of(directory))
+        if not end_agent(layout, timeout_s):
+            raise CliError(f"an agent on {directory} does not end; kill it, then give the command again", ExitCode.TIMEOUT)
+        ended += asyncio.run(end_everything(layout))
+    return f"ended the tasks of {ended} pods" if ended else "no tasks were running"

@@ -1,4 +1,4 @@
-"""`muster node`: what an administrator sets on nodes."""
+"""`muster node`: what an administrator does with nodes. Those around joining and leaving are in `node_admin`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,23 @@ if TYPE_CHECKING:
     from muster.objects.status import Raw
 
 PODS_PAGE_LEN = 500
+_ADMIN = "muster.cli.commands.node_admin"
 
 
 @click.group(
     "node",
     cls=LazyGroup,
-    entries={"set-bandwidth": Entry(__name__, "set_bandwidth", "Say how much network bandwidth a node has.")},
-    short_help="Set what a node has: its network bandwidth.",
+    entries={
+        "list": Entry(_ADMIN, "list_nodes", "List the nodes: whose they are, how they are, what runs there."),
+        "set-bandwidth": Entry(__name__, "set_bandwidth", "Say how much network bandwidth a node has."),
+        "forget": Entry(_ADMIN, "forget", "Take a node out for good: revoke its certificates, let its work start elsewhere."),
+        "token": Entry(_ADMIN, "token", "Tokens with which nodes of no party join."),
+    },
+    short_help="Nodes: list them, let them join, set what they have, forget them.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 def node() -> None:
-    """Set what a node has, where no agent can find it out or where you know better."""
+    """Nodes: list them, make tokens with which they join, set what no agent can find out, and take them out for good."""
 
 
 node.params.extend(common_options())

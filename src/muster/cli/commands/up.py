@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from muster.cli import parts
-from muster.cli.errors import CliError
+from muster.cli.errors import CliError, UsageError
 from muster.cli.framework import command, state_of
 from muster.cli.options import data_dir_option, log_level_option, scheduler_config_option, workload_approval_option
 
@@ -28,6 +28,12 @@ async def _serve(local: Local, stop: Stop) -> None:
         await stop.unless(local.wait_failed())
     finally:
         await local.stop()
+        if local.tasks_left:
+            click.echo(
+                f"{local.tasks_left} pods go on without it and are taken back by the next start; "
+                "'muster down --tasks' ends them",
+                err=True,
+            )
 
 
 async def _started(local: Local) -> bool:
@@ -85,6 +91,13 @@ def _announce(local: Local) -> None:
     multiple=True,
     help="What each simulated node has.  [default: cpu=8,memory=32Gi,ephemeral-storage=100Gi,pods=110,bandwidth=10Gbps]",
 )
+@click.option(
+    "--agents",
+    metavar="PARTY,...",
+    multiple=True,
+    help="Run agents for exactly these parties, 'default' for one of no party.  [default: auto, which is every local party "
+    "and default; none beside simulated nodes]",
+)
 @scheduler_config_option
 @workload_approval_option
 @log_level_option
@@ -97,11 +110,13 @@ def up(
     without: tuple[str, ...],
     simulated_nodes: tuple[str, ...],
     simulated_capacity: tuple[str, ...],
+    agents: tuple[str, ...],
     scheduler_config: Path | None,
     workload_approval: bool,
     log_level: str,
 ) -> None:
-    """Run Muster on this machine, in the foreground: the Kubernetes-style API on its own store, and the controllers.
+    """Run Muster on this machine, in the foreground: the Kubernetes-style API on its own store, the controllers, and agents
+    that run tasks here.
 
     When it is ready, it prints one line to copy into another terminal: export KUBECONFIG=..., after which `muster` and
     `kubectl` talk to it. Ctrl-C or `muster down` stops it; a second Ctrl-C stops it at once. Everything is kept in the data
@@ -113,6 +128,7 @@ def up(
     left_out = parse_without(without, parts.OPTIONAL)
     _check_length(data_dir)
     simulated = _simulated(simulated_nodes, simulated_capacity)
+    wanted_agents = _agents(agents, left_out)
     configuration = read_scheduler_config(scheduler_config)
 
     from muster.cli.datadir import prepare
@@ -133,10 +149,22 @@ def up(
             scheduler_config=configuration,
             workload_approval=workload_approval,
             simulated=simulated,
+            agents=wanted_agents,
+            log_level=log_level,
         )
         await _serve(local, stop)
 
     run_foreground(work)
+
+
+def _agents(values: tuple[str, ...], left_out: list[str]) -> tuple[str, ...] | None:
+    if not values:
+        return None
+    if "agent" in left_out:
+        raise UsageError("--agents names agents to run, and --without agent leaves them out; give one of the two")
+    from muster.cli.local_agents import parse_agents
+
+    return parse_agents(values)
 
 
 def _simulated(nodes: tuple[str, ...], capacity: tuple[str, ...]) -> SimulatedNodes | None:
