@@ -15,6 +15,11 @@ from typing import Any
 import aiohttp
 import yaml
 
+from muster.agent.agent import run_dir_of
+from muster.agent.ending import end_everything
+from muster.agent.layout import Layout
+from muster.cli.local_agents import agent_directories, end_agent
+
 READY_TIMEOUT_S = 60.0
 
 
@@ -31,7 +36,7 @@ class ServerProcess:
         kubeconfig = self.data_dir / "kubeconfig"
         kubeconfig.unlink(missing_ok=True)
         command = [sys.executable, "-m", "muster.cli.main", "up", "--data-dir", str(self.data_dir), "--listen", "127.0.0.1:0"]
-        command += options
+        command += options if any("agent" in option for option in options) else (*options, "--without", "agent")
         log = os.open(self.data_dir.parent / "muster-up.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._child = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
         os.close(log)
@@ -61,6 +66,14 @@ class ServerProcess:
         if self._child.returncode is None:
             self._child.send_signal(signal.SIGTERM)
         return await self._child.wait()
+
+    async def end_tasks(self) -> list[Layout]:
+        """After `stop` or `kill`: end the agents and what they run, as `muster down --tasks` does. Of which agents."""
+        layouts = [Layout(path, run_dir_of(path)) for path in agent_directories(self.data_dir)]
+        for layout in layouts:
+            assert await asyncio.to_thread(end_agent, layout, 20.0)
+            await end_everything(layout)
+        return layouts
 
     @contextlib.asynccontextmanager
     async def session(self, **options: Any) -> AsyncIterator[aiohttp.ClientSession]:
