@@ -22,6 +22,8 @@ JOBS = "jobs"
 _JOBS_ABOUT = (
     "What the controllers spend on a task, with few and with many jobs and in a graph of 1,000 tasks; simulated nodes."
 )
+AGENT = "agent"
+_AGENT_ABOUT = "Short tasks started and reaped on one node, by runtime, beside bare fork+exec and bare runc; needs root."
 _PLACES = ("engine", "embedded", "kubernetes")
 
 
@@ -33,13 +35,13 @@ def bench() -> None:
 @bench.command("list")
 def list_scenarios() -> None:
     """Show the scenarios that `run` takes."""
-    own = {API: _API_ABOUT, JOBS: _JOBS_ABOUT}
+    own = {API: _API_ABOUT, JOBS: _JOBS_ABOUT, AGENT: _AGENT_ABOUT}
     for name in (*own, *scenario_names()):
         click.echo(f"{name}\t{own.get(name) or load_scenario(name).about}")
 
 
 @bench.command()
-@click.argument("scenario", metavar="SCENARIO", type=click.Choice([API, JOBS, *scenario_names(), "all"]))
+@click.argument("scenario", metavar="SCENARIO", type=click.Choice([API, JOBS, AGENT, *scenario_names(), "all"]))
 @click.option(
     "--on",
     "places",
@@ -55,7 +57,7 @@ def list_scenarios() -> None:
     "--rounds", type=click.IntRange(1, 20), default=2, show_default=True, help="Of api: rounds in turn; the best counts."
 )
 @click.option(
-    "--scale", type=click.FloatRange(0.01, 100), default=1.0, show_default=True, help="Of api: factor on the operations."
+    "--scale", type=click.FloatRange(0.01, 100), default=1.0, show_default=True, help="Of api and agent: factor on operations."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line on standard output.")
 def run(
@@ -77,7 +79,9 @@ def run(
         _show_api(api.run(scale=scale, rounds=rounds, say=_say), as_json=as_json)
     if scenario in (JOBS, "all"):
         _show_jobs(seed=seed, as_json=as_json)
-    if scenario in (API, JOBS):
+    if scenario in (AGENT, "all"):
+        _show_agent(scale=scale, as_json=as_json)
+    if scenario in (API, JOBS, AGENT):
         return
     if scenario == "all":
         tasks = suite.all_tasks(places or _EVERYWHERE, nodes=nodes, pods=pods, pairs=pairs)
@@ -150,3 +154,27 @@ def _show_api(results: Iterable[Measured], *, as_json: bool) -> None:
         ratio = f"{result.ratio:.2f}" if result.ratio is not None else "-"
         label = f"{result.line} ({result.unit})"
         click.echo(f"{label:38}{result.value:>12,.2f}{peer:>14}{ratio:>8}  {result.bound_by}")
+
+
+def _show_agent(*, scale: float, as_json: bool) -> None:
+    from muster.bench import agent
+
+    def shown(value: float | None) -> str:
+        return "-" if value is None else f"{value:,.1f}"
+
+    if not as_json:
+        click.echo(f"{'what':18}{'bare ms':>9}{'ours ms':>9}{'over ms':>9}{'bare per s':>12}{'tasks per s':>13}")
+    for what in agent.WHATS:
+        try:
+            line = agent.measure(what, scale=scale, say=_say)
+        except agent.NotPossible as error:
+            _say(f"agent, {what}: {error}")
+            continue
+        if as_json:
+            sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
+            sys.stdout.flush()
+            continue
+        click.echo(
+            f"{line.what:18}{shown(line.bare_ms):>9}{line.ours_ms:>9,.1f}{shown(line.over_ms):>9}"
+            f"{shown(line.bare_per_s):>12}{line.tasks_per_s:>13,.1f}"
+        )

@@ -18,7 +18,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -32,6 +32,8 @@ from muster.server.certificates import Authority, cert_pem, new_key, self_signed
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 20.0
+KUBELET_CLIENT = "kube-apiserver-kubelet-client"
+"""As whom the API server asks nodes for logs. It may do so when somebody binds `system:kubelet-api-admin` to it."""
 
 # What Muster's contract needs from the controller manager: collection by owner, emptying of namespaces, budgets, and the
 # usual controllers whose objects appear in tests. Without podgc, which would delete pods bound to nodes that do not exist.
@@ -97,17 +99,28 @@ class ControlPlane:
     """`start()` returns when the API server is ready and can be written to; `stop()` ends every process that it started."""
 
     def __init__(
-        self, assets: Path, work_dir: Path, *, controllers: bool = True, bare_nodes: bool = False, etcd_dir: Path | None = None
+        self,
+        assets: Path,
+        work_dir: Path,
+        *,
+        controllers: bool = True,
+        bare_nodes: bool = False,
+        etcd_dir: Path | None = None,
+        more_controllers: Sequence[str] = (),
+        apiserver_options: Sequence[str] = (),
     ) -> None:
         """With `bare_nodes` a new node gets no taint for not being ready: where no controller would ever take it away.
 
-        `etcd_dir` is where etcd keeps its data, beside everything else unless said otherwise.
+        `etcd_dir` is where etcd keeps its data, beside everything else unless said otherwise. `more_controllers` run beside
+        `CONTROLLERS`, and `apiserver_options` are added to the API server's command line.
         """
         self.assets = assets
         self.work_dir = work_dir
         self.controllers = controllers
         self.bare_nodes = bare_nodes
         self.etcd_dir = etcd_dir or work_dir / "etcd"
+        self._more_controllers = more_controllers
+        self._apiserver_options = apiserver_options
         self.admin_token = secrets.token_hex(16)
         self.etcd_port, self.etcd_peer_port, self.port = free_ports(3)
         self.url = f"https://127.0.0.1:{self.port}"
@@ -189,6 +202,10 @@ class ControlPlane:
             f"--service-account-key-file={work / 'server.key'}",
             f"--service-account-signing-key-file={work / 'server.key'}",
             "--endpoint-reconciler-type=none",
+            f"--kubelet-client-certificate={work / 'kubelet-client.crt'}",
+            f"--kubelet-client-key={work / 'kubelet-client.key'}",
+            "--kubelet-preferred-address-types=InternalIP,Hostname",
+            *self._apiserver_options,
         )
         self._wait_for("kube-apiserver", lambda: self.fetch("/readyz") == b"ok")
         # Ready is said before the default namespace is there, and without it nothing can be written.
@@ -199,7 +216,7 @@ class ControlPlane:
             "kube-controller-manager",
             f"--kubeconfig={self.kubeconfig_path}",
             "--leader-elect=false",
-            f"--controllers={CONTROLLERS}",
+            f"--controllers={','.join((CONTROLLERS, *self._more_controllers))}",
             f"--service-account-private-key-file={self.work_dir / 'server.key'}",
             f"--root-ca-file={self.ca_path}",
             f"--cert-dir={self.work_dir / 'certs'}",
@@ -258,9 +275,10 @@ def _fetch(url: str, *, headers: dict[str, str] | None = None, context: ssl.SSLC
 
 
 def _write_certificates(work_dir: Path) -> None:
-    """A CA and a server certificate for loopback, good for a day: this control plane does not live longer."""
+    """A CA, a server certificate for loopback and the one that logs are fetched from nodes with, good for a day: this control
+    plane does not live longer."""
     now, day = wall_clock(), datetime.timedelta(days=1)
-    ca_key, server_key = new_key(), new_key()
+    ca_key, server_key, client_key = new_key(), new_key(), new_key()
     authority = Authority(self_signed("muster-test-ca", ca_key, now, day), ca_key)
     server = authority.issue(
         server_key,
@@ -270,7 +288,11 @@ def _write_certificates(work_dir: Path) -> None:
         now=now,
         lifetime=day,
     )
-    for name, certificate, key in (("ca", authority.certificate, ca_key), ("server", server, server_key)):
+    client = authority.issue(
+        client_key, common_name=KUBELET_CLIENT, usage=ExtendedKeyUsageOID.CLIENT_AUTH, now=now, lifetime=day
+    )
+    made = (("ca", authority.certificate, ca_key), ("server", server, server_key), ("kubelet-client", client, client_key))
+    for name, certificate, key in made:
         replace_file(work_dir / f"{name}.crt", cert_pem(certificate), 0o644)
         # The server's key signs service-account tokens too, and old API servers read such keys in this form only.
         form = serialization.PrivateFormat.TraditionalOpenSSL
