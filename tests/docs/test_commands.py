@@ -79,6 +79,7 @@ async def test_commands_of_the_page_work(page: Path, tmp_path: Path) -> None:
             assert done.returncode == 0, f"{page.name}:\n{body}\nanswered {done.returncode}:\n{done.stdout}{done.stderr}"
     finally:
         await server.stop()
+        await server.end_tasks()
 
 
 async def _start_anew(server: ServerProcess, body: str) -> None:
