@@ -43,6 +43,11 @@ def test_two_control_planes(first: int) -> None:
         simulate_planes(two_planes, NAMES, seed=seed)
 
 
+def test_a_pod_that_joins_its_task_waits_for_the_plan_of_the_others() -> None:
+    """Of two decisions about one task within a millisecond, the second, of one pod, was bound before the first was stored."""
+    simulate_planes(one_plane, NAMES[:1], seed=1343)
+
+
 async def one_plane(planes: Planes) -> None:
     """Three parties with a machine each."""
     [world] = planes.worlds.values()

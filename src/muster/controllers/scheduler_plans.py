@@ -14,7 +14,8 @@ A plan that is held (`heldUntil`) is a promise to other control planes: it is st
 (`muster.controllers.scheduler_votes`); then this very plan is finished, or dropped.
 
 Concurrency: one event loop; each plan is a task while it writes. Invariants: no pod of a plan is bound before the plan is
-stored; a failed pod goes back to the engine only when its plan is gone, so that two plans never name the same waiting pod.
+stored, nor before every earlier plan of its unit is, since later members are placed because of the earlier ones; a failed pod
+goes back to the engine only when its plan is gone, so that two plans never name the same waiting pod.
 """
 
 from __future__ import annotations
@@ -147,6 +148,8 @@ class Plan(msgspec.Struct, eq=False):
     outcomes: dict[str, tuple[PlacedPod, Outcome]] = msgspec.field(default_factory=dict)
     """By uid."""
     unwanted: set[str] = msgspec.field(default_factory=set)
+    written: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
+    """Set when it is known whether it could be stored."""
 
     @property
     def is_settled(self) -> bool:
@@ -174,6 +177,8 @@ class Plans:
         self._bound = bound
         self._settled = settled
         self._plans: dict[str, Plan] = {}
+        self._writing: dict[str, Plan] = {}
+        """By unit: the last plan that is on its way to the store."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(PLANS_MAX)
         self._resource: Resource | None = None
@@ -182,9 +187,15 @@ class Plans:
     def __len__(self) -> int:
         return len(self._plans)
 
+    def is_writing(self, unit: str) -> bool:
+        """Whether a plan of this unit is not stored yet. A single pod that joins it is a plan too, and comes after it."""
+        return unit in self._writing
+
     def start(self, unit: str, pods: tuple[PlacedPod, ...]) -> None:
         """Write the plan down, then bind its pods."""
-        self._go(self._write(Plan(plan_name(unit, pods), unit, pods)))
+        plan, before = Plan(plan_name(unit, pods), unit, pods), self._writing.get(unit)
+        self._plans[plan.name] = self._writing[unit] = plan
+        self._go(self._write(plan, before))
 
     def resume(self, plan: Resumed) -> None:
         """Go on with a plan that is stored; one without pods only goes."""
@@ -249,17 +260,28 @@ class Plans:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _write(self, plan: Plan) -> None:
-        self._plans[plan.name] = plan
-        raw = placement_of(plan.unit, plan.pods, epoch=self._epoch, now=self._clock())
-        error = await self._insist(plan, lambda resource: self._create(resource, raw))
-        if error is not None:
+    async def _write(self, plan: Plan, before: Plan | None) -> None:
+        problem = await self._store_after(plan, before)
+        if self._writing.get(plan.unit) is plan:
+            del self._writing[plan.unit]
+        plan.is_stored = not problem
+        plan.written.set()
+        if problem:
             for pod in plan.pods:
-                plan.outcomes[pod.uid] = (pod, Outcome(f"its plan can't be written: {error}"))
+                plan.outcomes[pod.uid] = (pod, Outcome(problem))
             self._end(plan)
             return
-        plan.is_stored = True
         self._begin(plan)
+
+    async def _store_after(self, plan: Plan, before: Plan | None) -> str:
+        """Why it can't be stored; empty when it is."""
+        if before is not None:
+            await before.written.wait()
+            if not before.is_stored:
+                return "it would have joined others of its unit, and their plan can't be written"
+        raw = placement_of(plan.unit, plan.pods, epoch=self._epoch, now=self._clock())
+        error = await self._insist(plan, lambda resource: self._create(resource, raw))
+        return "" if error is None else f"its plan can't be written: {error}"
 
     async def _create(self, resource: Resource, raw: Raw) -> None:
         try:

@@ -324,7 +324,7 @@ class Term:
                     self.board.placed(pods)
                     if self.votes.place(unit, pods):
                         pass  # its plan is there already, and is finished
-                    elif len(pods) == 1:
+                    elif len(pods) == 1 and not self.plans.is_writing(unit):
                         self.binder.add(pods, self._done)
                     else:
                         self.plans.start(unit, pods)
