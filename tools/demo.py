@@ -235,6 +235,7 @@ def main() -> None:
         if kept:
             say("It is still running. To use it, and to stop it:")
             click.echo(f"  export KUBECONFIG={demo.kubeconfig}\n  {BIN}/muster down --tasks --data-dir {demo.data_dir}")
+            click.echo(f"  rm -r {directory}")
         else:
             demo.stop()
             shutil.rmtree(directory)

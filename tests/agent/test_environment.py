@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.agent import environment
 from muster.agent.contracts import AgentError
-from muster.agent.environment import ENV_BYTES_MAX, PodFields, data_of, expand, references, resolve
+from muster.agent.environment import ENV_BYTES_MAX, PodFields, data_of, expand, expand_all, references, resolve
 from muster.objects.kinds.containers import Container
 from muster.objects.kinds.pods import PodSpec
 from muster.objects.status import Raw
@@ -161,3 +162,31 @@ def test_data_that_is_not_base64_is_left_out() -> None:
     assert data_of("ConfigMap", CONFIG) == {"k": b"v", "l": b"w", "b": b"bin"}
     assert data_of("Secret", {"data": {"x": "%"}}) == {}
     assert data_of("Secret", {"data": "nonsense"}) == {}
+
+
+def test_variables_that_name_each_other_do_not_grow_beyond_the_limit() -> None:
+    env = [{"name": "A", "value": "x" * 1000}]
+    env += [{"name": name, "value": f"$({before})" * 1000} for name, before in zip("BCDE", "ABCD", strict=True)]
+    container = msgspec.convert({"name": "c", "env": env}, Container)
+    with pytest.raises(AgentError, match="more than"):
+        resolve(container, PodFields(pod={}, spec=PodSpec(containers=[])), {})
+    with pytest.raises(AgentError, match="more than"):
+        expand_all(["$(A)"] * 2000, {"A": "x" * 1000})
+    assert expand_all(["$(A)", "$$", "$(Z)"], {"A": "x"}) == ("x", "$", "$(Z)")
+
+
+def test_a_large_object_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[str] = []
+    real = environment.data_of
+
+    def counted(kind: str, raw: Raw) -> dict[str, bytes]:
+        decoded.append(kind)
+        return real(kind, raw)
+
+    monkeypatch.setattr(environment, "data_of", counted)
+    ref = {"secretKeyRef": {"name": "s", "key": "k"}}
+    env = [{"name": f"V{n}", "valueFrom": ref} for n in range(100)]
+    container = msgspec.convert({"name": "c", "env": env}, Container)
+    found = resolve(container, PodFields(pod={}, spec=PodSpec(containers=[])), {("Secret", "s"): {"data": {"k": "eA=="}}})
+    assert set(found.values()) == {"x"}
+    assert decoded == ["Secret"]

@@ -16,6 +16,7 @@ from muster.agent.config import Runc
 from muster.agent.contracts import AgentError
 from muster.agent.images import ImageStore
 from muster.agent.images_pulling import Images
+from muster.agent.images_registry import said
 from muster.agent.images_tar import Limits
 from tests.agent.images_building import LayerTar, digest, oci_files, write_archive, write_directory
 
@@ -190,3 +191,19 @@ async def test_paths_only_where_the_operator_allows(store: ImageStore, tmp_path:
 async def test_a_policy_that_is_none(store: ImageStore) -> None:
     with pytest.raises(AgentError, match="imagePullPolicy"):
         await Images(store, Runc()).get("app", "Sometimes")
+
+
+@pytest.mark.parametrize(
+    ("errors", "words"),
+    [
+        pytest.param(
+            'time="2026-01-02T03:04:05Z" level=fatal msg="Error parsing \\"docker://r/x\\": no such host"\n',
+            'Error parsing "docker://r/x": no such host',
+            id="a log line",
+        ),
+        pytest.param("first\nunknown flag: --x\n", "unknown flag: --x", id="another line"),
+        pytest.param("", "skopeo failed without a word", id="nothing"),
+    ],
+)
+def test_what_skopeo_said(errors: str, words: str) -> None:
+    assert said(errors) == words

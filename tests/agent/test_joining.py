@@ -194,6 +194,13 @@ async def test_nobody_there(credentials: Credentials) -> None:
     with pytest.raises(JoinError, match="can't be reached") as caught:
         await join(credentials, request, "t")
     assert not caught.value.is_lasting
+    assert "SSLContext" not in str(caught.value)
+
+
+async def test_a_partys_token_without_the_party(server: RunningServer, credentials: Credentials) -> None:
+    """The server tells nobody whose token it is, so the agent says as whom it came."""
+    with pytest.raises(JoinError, match=r"node j11 of no party \(no --domain given\) was refused \(403\)"):
+        await join(credentials, asked(server, "j11", domain=""), token_for(server, "alice"))
 
 
 @pytest.mark.parametrize(

@@ -329,8 +329,8 @@ async def test_leaving(rig: Rig, monkeypatch: pytest.MonkeyPatch, drain: bool) -
     bound = pod("p1")
     bound["spec"]["nodeName"] = "n1"
     await rig.store.create(pods, bound, "default")
-    leaving = asyncio.create_task(rig.keeper.leave(drain=drain, say=rig.said.append))
-    await until(_has_said(rig, "1 pods are still here"))
+    leaving = asyncio.create_task(rig.keeper.leave(drain=lambda: drain, say=rig.said.append))
+    await until(_has_said(rig, "it waits for the end of 1 pod: default/p1"))
     assert (await rig.node())["spec"]["unschedulable"] is True
     if drain:
 
@@ -342,6 +342,31 @@ async def test_leaving(rig: Rig, monkeypatch: pytest.MonkeyPatch, drain: bool) -
     else:
         assert "deletionTimestamp" not in (await rig.store.get(pods, "p1", "default"))["metadata"]
         await rig.store.patch(pods, "p1", {"status": {"phase": "Failed"}}, "default", subresource="status")
+    await leaving
+    with pytest.raises(NotFound):
+        await rig.node()
+
+
+async def test_leaving_may_be_hastened_and_outlasts_the_control_plane(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LEAVE_POLL_S", 0.01)
+    await rig.start()
+    pods = await rig.store.resource("", "Pod")
+    bound = pod("p1")
+    bound["spec"]["nodeName"] = "n1"
+    await rig.store.create(pods, bound, "default")
+    is_hurried = False
+    leaving = asyncio.create_task(rig.keeper.leave(drain=lambda: is_hurried, say=rig.said.append))
+    await until(_has_said(rig, "it waits for the end of 1 pod"))
+    rig.link.error = ServiceUnavailable("away")
+    await until(_has_said(rig, "leaves when the control plane answers again: away"))
+    rig.link.error = None
+    is_hurried = True
+
+    async def is_ended() -> bool:
+        return "deletionTimestamp" in (await rig.store.get(pods, "p1", "default"))["metadata"]
+
+    await until(is_ended)
+    await rig.store.delete(pods, "p1", "default", grace_period_s=0)
     await leaving
     with pytest.raises(NotFound):
         await rig.node()

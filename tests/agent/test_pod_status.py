@@ -145,6 +145,15 @@ def test_ends(more: dict[str, Any], phase: str, reason: str | None) -> None:
     assert (found["phase"], found["reason"]) == (phase, reason)
 
 
+def test_a_pod_that_was_turned_away_says_why_and_nothing_of_its_containers() -> None:
+    wanted = spec(initContainers=[{"name": "first", "image": "x"}])
+    found = status(wanted, fate=Fate("PodNotSupported", "no"), is_clean=True)
+    assert (found["phase"], found["reason"], found["message"]) == ("Failed", "PodNotSupported", "no")
+    assert (found["containerStatuses"], found["initContainerStatuses"]) == ([], [])
+    ran = status(wanted, fate=Fate("Evicted", "no"), containers={"first": Facts(run=run("exited"))}, is_clean=True)
+    assert "terminated" in state(ran, "first")
+
+
 def test_a_container_that_left_no_trace() -> None:
     old = {"containerStatuses": [{"name": "main", "state": {"running": {}}}]}
     found = status(old=old, fate=Fate("NodeLost", "x"), is_clean=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from muster.agent.contracts import Traffic
 from muster.agent.reports import (
     ANNOTATION_BYTES_MAX,
     LINE_BYTES_MAX,
+    LINES_MAX,
     NAME,
     RECORDS_MAX,
     Report,
@@ -95,3 +97,47 @@ def test_a_file_that_is_truncated_replaced_or_worse(tmp_path: Path) -> None:
 
 def test_traffic() -> None:
     assert traffic_annotation(Traffic(1, 2)) == {"muster.dev/traffic": '{"sentBytes":1,"receivedBytes":2}'}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root could be made to change what is not its own")
+def test_a_link_that_the_task_puts_in_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that comes back makes the file again, while the task is running and owns the directory."""
+    victim = tmp_path / "victim"
+    victim.touch(mode=0o600)
+    top = tmp_path / "r"
+    make_directory(top, 12345)
+    (top / NAME).unlink()
+    real = os.open
+
+    def open_and_swap(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        fd = real(path, flags, mode, dir_fd=dir_fd)
+        if flags & os.O_CREAT:
+            (top / NAME).unlink()
+            (top / NAME).symlink_to(victim)
+        return fd
+
+    monkeypatch.setattr(os, "open", open_and_swap)
+    make_directory(top, 12345)
+    assert (top / NAME).is_symlink()
+    assert (victim.stat().st_mode & 0o777, victim.stat().st_uid) == (0o600, 0)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(b'{"progress": ' + b"9" * 400 + b"}", id="more than a float can hold"),
+        pytest.param(b'{"progress": -' + b"9" * 400 + b"}", id="less"),
+        *(pytest.param(b'{"records": {"a": ' + b"[" * n + b"]" * n + b"}}", id=f"nested {n}") for n in (950, 978, 990, 5000)),
+    ],
+)
+def test_lines_that_no_reader_likes(line: bytes) -> None:
+    report = Report()
+    report.feed(line + b'\n{"records": {"b": 1}}\n')
+    assert json.loads(report.annotations()["muster.dev/records"])["b"] == 1
+
+
+def test_of_many_lines_the_last_count() -> None:
+    report = Report()
+    report.feed(b"".join(b'{"progress": 0.%d}\n' % (n % 10) for n in range(10 * LINES_MAX)) + b'{"progress": 0.25}\n')
+    assert report.progress == 0.25
+    assert report.refused == 9 * LINES_MAX + 1

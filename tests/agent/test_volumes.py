@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.agent import volumes_disk
 from muster.agent.contracts import AgentError, Mount
 from muster.agent.environment import PodFields
 from muster.agent.layout import Layout
@@ -243,3 +246,57 @@ def test_a_tree_goes_with_its_mounts_and_whatever_is_in_it(tmp_path: Path) -> No
     assert not top.exists()
     assert str(top) not in Path("/proc/self/mounts").read_text()
     remove_tree(top)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a task's files belong to another user")
+def test_a_lease_on_a_file_holds_nobody_up(tmp_path: Path) -> None:
+    """Whoever owns a file may have others wait who open it: 45 seconds for each, and no other pod has its turn."""
+    user = 54321
+    tmp_path.chmod(0o755)
+    top = tmp_path / "v"
+    write_files(top, {"k": File(b"old", 0o644)}, user)
+    inode = (top / "k").stat().st_ino
+    script = (
+        "import fcntl, os, signal, sys\n"
+        "signal.signal(signal.SIGIO, signal.SIG_IGN)\n"
+        "fd = os.open(sys.argv[1], os.O_RDONLY)\n"
+        f"os.setresuid({user}, {user}, {user})\n"
+        "fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK); print('held', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-I", "-S", "-c", script, str(top / "k")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as task:
+        assert task.stdout is not None
+        assert task.stdout.readline() == b"held\n"
+        assert write_files(top, {"k": File(b"new", 0o644)}, user)
+        held = [line for line in Path("/proc/locks").read_text().splitlines() if f":{inode} " in line and "LEASE" in line]
+        assert held, "the lease has not run out meanwhile"
+        assert (top / "k").read_bytes() == b"new"
+        assert task.stdin is not None
+        task.stdin.close()
+
+
+@pytest.mark.parametrize("is_file", [True, False], ids=["file", "directory"])
+def test_nothing_is_made_where_a_link_leads(tmp_path: Path, is_file: bool) -> None:
+    """A pod that writes to an allowed directory puts a link there after the look and before the making."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "allowed").mkdir()
+    (tmp_path / "allowed" / "x").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match=r"[Dd]irectory|links"):
+        volumes_disk._make_host_path(str(tmp_path / "allowed" / "x" / "new"), is_file=is_file)
+    assert not list((tmp_path / "elsewhere").iterdir())
+    volumes_disk._make_host_path(str(tmp_path / "allowed" / "y" / "new"), is_file=is_file)
+    assert (tmp_path / "allowed" / "y" / "new").is_file() == is_file
+
+
+def test_a_sub_path_below_a_host_path_that_became_a_link(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "allowed").mkdir()
+    top = Path(os.path.realpath(tmp_path)) / "allowed" / "x"
+    top.mkdir()
+    make_sub_path(top, "a/b", os.getuid(), is_of_host=True)
+    assert (top / "a" / "b").is_dir()
+    top.rename(tmp_path / "allowed" / "y")
+    top.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(AgentError, match="no plain path"):
+        make_sub_path(top, "a/b", os.getuid(), is_of_host=True)
+    assert not list((tmp_path / "elsewhere").iterdir())

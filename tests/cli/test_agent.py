@@ -132,9 +132,9 @@ def test_a_node_joins_starts_again_reloads_and_leaves(node: Node, tmp_path: Path
     assert "the configuration was read again" in said
     assert node.ready("n1") == ("False", "AgentStopped")
 
-    node.start(*args)
-    node.wait_ready()
-    assert node.ready("n1") == ("True", "AgentReady"), "a second start needs no token"
+    node.start("--config", str(config))
+    assert "node n1 of party alice is ready" in node.wait_ready(), "a second start needs no token, and knows who it is"
+    assert node.ready("n1") == ("True", "AgentReady")
     left = muster("agent", "--leave", "--data-dir", str(node.directory), env=node.env)
     assert left.returncode == 0, left.stderr
     assert node.child is not None

@@ -37,6 +37,14 @@ def test_load_list_and_remove(tmp_path: Path, archive: Path) -> None:
     assert muster("image", "list", env=env).stdout == "no images\n"
 
 
+def test_loading_for_an_agent_that_is_not_there_is_said(tmp_path: Path, archive: Path) -> None:
+    env = environment(tmp_path, MUSTER_DATA_DIR=str(tmp_path / "data"))
+    first, second = (muster("image", "load", str(archive), env=env) for _ in range(2))
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert f"no agent has used {tmp_path / 'data/agent'} yet" in first.stderr
+    assert second.stderr == ""
+
+
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [

@@ -76,6 +76,9 @@ def test_without_arguments_prints_help(capsys: pytest.CaptureFixture[str]) -> No
     ("argv", "needle"),
     [
         pytest.param(["nonsense"], "No such command 'nonsense'", id="unknown command"),
+        pytest.param(["aplly"], "No such command 'aplly'; there is: apply", id="a slip"),
+        pytest.param(["job", "explain", "x"], "there is 'muster explain'", id="a command of the program, not of the group"),
+        pytest.param(["job", "show", "x"], "there is: submit, list, get,", id="unknown command of a group"),
         pytest.param(["crds", "--nonsense"], "--nonsense", id="unknown option"),
         pytest.param(["crds", "-o", "xml"], "xml", id="bad choice"),
         pytest.param(["completion"], "bash", id="missing argument"),

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from muster import __version__
+from muster.cli.commands.down import still_running
 from muster.cli.datadir import Claim
 from muster.cli.errors import ExitCode
 from tests.cli.conftest import Run
@@ -87,6 +88,16 @@ def test_down_when_nothing_runs(run: Run, tmp_path: Path) -> None:
     missing = run("down", "--data-dir", str(tmp_path / "missing"))
     assert missing.code == ExitCode.NOT_FOUND
     assert "does not exist" in missing.err
+
+
+def test_down_knows_what_goes_on(tmp_path: Path) -> None:
+    run_dir = tmp_path / "agents/default/pods/uid/containers/main/0"
+    run_dir.mkdir(parents=True)
+    assert still_running(tmp_path) == 0
+    (run_dir / "started.json").write_text("{}")
+    assert still_running(tmp_path) == 1
+    (run_dir / "exit.json").write_text("{}")
+    assert still_running(tmp_path) == 0
 
 
 def test_down_never_touches_a_process_that_only_has_the_number(run: Run, tmp_path: Path) -> None:

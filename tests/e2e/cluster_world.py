@@ -29,7 +29,7 @@ from muster.sim.workloads import domain
 from tests.e2e.agent_world import KUBECTL, leftovers
 from tests.e2e.cluster_machine import FAR_END, READY, UPLINK
 
-WAIT_S = 120.0
+WAIT_S = 300.0
 POLL_S = 0.1
 PARTIES = ("alice", "bob")
 USERS = 1_910_000_000
@@ -64,7 +64,7 @@ class ClusterWorld:
             )
         assert self._machine.stdout is not None
         assert self._machine.stdout.readline().strip() == READY, (self.root / "machine.log").read_text()
-        self.muster("install", "--webhook-url", f"https://{_WEBHOOKS}")
+        self.muster("install", "--timeout=240", "--webhook-url", f"https://{_WEBHOOKS}")
         self._start_controller()
         self._insist(lambda: self.apply(*(domain(party) for party in PARTIES)), "webhooks that answer")
         self.until(lambda: all(self._has_namespace(party) for party in PARTIES), "namespaces of the parties")

@@ -160,7 +160,7 @@ async def test_stopping_leaves_tasks_and_the_node_says_so(world: AgentWorld) -> 
     assert (ready["status"], ready["reason"]) == ("False", "AgentStopped")
     assert (await world.pod("long"))["status"]["phase"] == "Running"
     code, out, err = await world.muster("down", "--tasks", "--data-dir", str(world.data_dir))
-    assert (code, "ended the tasks of 1 pods" in out) == (0, True), err
+    assert (code, "ended the tasks of 1 pod" in out) == (0, True), err
     await world.start("default")
     await world.until_phase("long", "Failed")
 

@@ -312,6 +312,14 @@ def test_an_attacker_records_nothing_about_others(server: RunningServer, machine
     assert _attack(machine, "PATCH", path, stolen).code == 403
 
 
+def test_an_attacker_fills_no_namespace_of_others(machine: Machine) -> None:
+    """Events about itself are in `default`, those about a pod in the pod's namespace."""
+    itself = {"apiVersion": "v1", "kind": "Node", "namespace": "work", "name": "mine"}
+    event = {**_event("x"), "metadata": {"name": "n2"}, "involvedObject": itself}
+    assert machine.request("POST", "/api/v1/namespaces/work/events", event).code == 403
+    assert machine.request("POST", "/api/v1/namespaces/default/events", _event("own")).code in (403, 422)
+
+
 def _event(pod: str) -> dict[str, Any]:
     about = {"apiVersion": "v1", "kind": "Pod", "namespace": "work", "name": pod}
     return {"metadata": {"name": f"e-{pod}"}, "involvedObject": about, "reason": "Test", "message": "m", "type": "Normal"}

@@ -364,8 +364,9 @@ class Agent:
 
     # -- the end ---------------------------------------------------------------------------------------------------------------
 
-    async def leave(self, *, drain: bool) -> None:
-        """The node goes for good: no more work, wait for what is here, delete the Node, take everything out of the kernel."""
+    async def leave(self, *, drain: Callable[[], bool]) -> None:
+        """The node goes for good: no more work, wait for what is here (end it, once `drain` says so), delete the Node, take
+        everything out of the kernel."""
         assert self.keeper is not None
         await self.keeper.leave(drain=drain, say=self._say)
         await self._end_tasks()

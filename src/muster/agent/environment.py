@@ -30,6 +30,8 @@ _MAP_KEY: Final = re.compile(r"(metadata\.(?:labels|annotations))\['([^']+)'\]")
 SourceKey = tuple[str, str]
 """Kind (`ConfigMap`, `Secret`) and name, in the pod's namespace."""
 Sources = Mapping[SourceKey, Raw | None]
+Decoded = dict[SourceKey, dict[str, bytes]]
+"""What was decoded of them so far."""
 
 
 class PodFields(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,41 +67,70 @@ def references(container: Container) -> Iterator[SourceKey]:
 def resolve(container: Container, fields: PodFields, sources: Sources) -> dict[str, str]:
     """All variables in order; `env` wins over `envFrom`, later ones over earlier ones."""
     found: dict[str, str] = {}
+    known: Decoded = {}
     for many in container.env_from:
         for kind, ref in (("ConfigMap", many.config_map_ref), ("Secret", many.secret_ref)):
             if ref is not None:
-                for key, value in _all_keys(container, (kind, ref.name), sources, is_optional=bool(ref.optional)).items():
+                for key, value in _all_keys(
+                    container, (kind, ref.name), sources, known, is_optional=bool(ref.optional)
+                ).items():
                     name = many.prefix + key
                     if _NAME.fullmatch(name):
                         found[name] = value
+        _check_size(container, found)
+    size = 0
     for index, one in enumerate(container.env):
         where = f"container {container.name}: env[{index}] {one.name}"
         if not _NAME.fullmatch(one.name):
             raise config_error(f"{where}: a variable's name has no = and is not empty")
         if one.value_from is not None:
-            value_or_none = _value_from(where, one.value_from, container, fields, sources)
+            value_or_none = _value_from(where, one.value_from, container, fields, sources, known=known)
             if value_or_none is None:
                 continue
             found[one.name] = value_or_none
         else:
             found[one.name] = expand(one.value, found)
+        size += len(one.name) + len(found[one.name])
+        if size > ENV_BYTES_MAX:  # before it grows any further
+            raise config_error(f"{where}: with it the environment has more than {ENV_BYTES_MAX} characters")
     _check_size(container, found)
     return found
 
 
-def expand(text: str, variables: Mapping[str, str]) -> str:
-    """`$(NAME)` becomes the variable, `$$` a dollar; a name that nobody set stays as it is written."""
+def expand(text: str, variables: Mapping[str, str], len_max: int = ENV_BYTES_MAX) -> str:
+    """`$(NAME)` becomes the variable, `$$` a dollar; a name that nobody set stays as it is written.
+
+    Variables that name each other grow without end in a few lines: what would be longer than `len_max` is refused before it
+    is made."""
+    grown = 0
 
     def replaced(match: re.Match[str]) -> str:
-        if match[1] == "$":
-            return "$"
-        return variables.get(match[2], match[0])
+        nonlocal grown
+        value = "$" if match[1] == "$" else variables.get(match[2], match[0])
+        grown += len(value)
+        if grown > len_max:
+            raise config_error(f"{text[:80]!r}: with its variables filled in it has more than {len_max} characters")
+        return value
 
     return _VARIABLE.sub(replaced, text)
 
 
 def expand_all(texts: Sequence[str], variables: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(expand(text, variables) for text in texts)
+    """Together they are no longer than one may be."""
+    left = ENV_BYTES_MAX
+    found: list[str] = []
+    for text in texts:
+        found.append(expand(text, variables, left))
+        left = max(0, left - len(found[-1]))
+    return tuple(found)
+
+
+def data_once(key: SourceKey, raw: Raw, known: Decoded) -> dict[str, bytes]:
+    """`data_of`, decoded once: a manifest may name the same large object thousands of times."""
+    found = known.get(key)
+    if found is None:
+        found = known[key] = data_of(key[0], raw)
+    return found
 
 
 def data_of(kind: str, raw: Raw) -> dict[str, bytes]:
@@ -165,7 +196,9 @@ def resource_value(where: str, ref: ResourceFieldSelector, container: Container 
         raise config_error(f"{where}: {ref.resource} {amount!r} by divisor {ref.divisor!r}: {e}") from e
 
 
-def _value_from(where: str, source: EnvVarSource, container: Container, fields: PodFields, sources: Sources) -> str | None:
+def _value_from(
+    where: str, source: EnvVarSource, container: Container, fields: PodFields, sources: Sources, *, known: Decoded
+) -> str | None:
     """None: optional and not there."""
     if source.field_ref is not None:
         return field_value(where, source.field_ref, fields)
@@ -175,7 +208,7 @@ def _value_from(where: str, source: EnvVarSource, container: Container, fields: 
         if ref is None:
             continue
         raw = sources.get((kind, ref.name))
-        data = data_of(kind, raw) if raw is not None else {}
+        data = data_once((kind, ref.name), raw, known) if raw is not None else {}
         if ref.key in data:
             return _text(where, f"{kind} {ref.name} key {ref.key}", data[ref.key])
         if ref.optional:
@@ -185,7 +218,7 @@ def _value_from(where: str, source: EnvVarSource, container: Container, fields: 
     raise config_error(f"{where}: valueFrom names no source that this node knows")
 
 
-def _all_keys(container: Container, key: SourceKey, sources: Sources, *, is_optional: bool) -> dict[str, str]:
+def _all_keys(container: Container, key: SourceKey, sources: Sources, known: Decoded, *, is_optional: bool) -> dict[str, str]:
     raw = sources.get(key)
     if raw is None:
         if is_optional:
@@ -194,7 +227,8 @@ def _all_keys(container: Container, key: SourceKey, sources: Sources, *, is_opti
             f"container {container.name}: envFrom: {key[0]} {key[1]!r} is not there; create it, or mark it as optional"
         )
     where = f"container {container.name}: envFrom"
-    return {name: _text(where, f"{key[0]} {key[1]} key {name}", value) for name, value in sorted(data_of(key[0], raw).items())}
+    data = data_once(key, raw, known)
+    return {name: _text(where, f"{key[0]} {key[1]} key {name}", value) for name, value in sorted(data.items())}
 
 
 def _text(where: str, what: str, value: bytes) -> str:

@@ -58,7 +58,7 @@ _ADVICE: Final = {
 class KernelFileError(AgentError):
     """A setting that could not be written or read: file, value and the kernel's reason."""
 
-    def __init__(self, verb: str, path: Path, value: str, error: OSError, reason: str = "CgroupError") -> None:
+    def __init__(self, verb: str, path: Path | str, value: str, error: OSError, reason: str = "CgroupError") -> None:
         self.errno = error.errno or 0
         name = errno.errorcode.get(self.errno, str(self.errno))
         shown = f" {value[:80]!r} to" if value else ""
@@ -67,7 +67,7 @@ class KernelFileError(AgentError):
 
 
 class FileOwnedError(AgentError):
-    def __init__(self, path: Path, owner: str, other: str, reason: str = "CgroupError") -> None:
+    def __init__(self, path: Path | str, owner: str, other: str, reason: str = "CgroupError") -> None:
         super().__init__(reason, f"{path} belongs to {other!r}; {owner!r} must not write it")
 
 
@@ -99,6 +99,7 @@ class Executor:
         """`journal` keeps the notes: a file, or somewhere else; without one they live as long as this process. `reason` is what
         its errors are called."""
         self.root = root
+        self._prefix = f"{root}{os.sep}"
         self._journal = FileJournal(journal) if isinstance(journal, Path) else journal
         self._reason = reason
         self._notes: dict[str, Note] = {}
@@ -118,7 +119,7 @@ class Executor:
 
     # -- groups that are ours ------------------------------------------------------------------------------------------------
 
-    def make(self, directory: Path) -> bool:
+    def make(self, directory: Path | str) -> bool:
         """Make a group; False when it is there already."""
         try:
             os.mkdir(self._inside(directory), 0o755)
@@ -129,7 +130,7 @@ class Executor:
             raise KernelFileError("make", directory, "", e, self._reason) from e
         return True
 
-    def put(self, path: Path, value: str, owner: str, *, reads_as: str | None = None, is_fresh: bool = False) -> bool:
+    def put(self, path: Path | str, value: str, owner: str, *, reads_as: str | None = None, is_fresh: bool = False) -> bool:
         """Set a file in a group that we made. `reads_as`: how the kernel writes the value. True when it was written."""
         self._own(path, owner)
         if not is_fresh:
@@ -142,7 +143,7 @@ class Executor:
         self.command(path, value, owner)
         return True
 
-    def command(self, path: Path, value: str, owner: str) -> None:
+    def command(self, path: Path | str, value: str, owner: str) -> None:
         """Write to a file that does something and keeps nothing: `cgroup.procs`, `cgroup.kill`, `devices.deny`."""
         if len(value) > VALUE_BYTES_MAX:
             raise AgentError(self._reason, f"{path}: a value of {len(value)} bytes; the kernel takes {VALUE_BYTES_MAX}")
@@ -153,7 +154,7 @@ class Executor:
             raise KernelFileError("write", path, value, e, self._reason) from e
         WRITES.labels(owner).inc()
 
-    def unmake(self, directory: Path) -> bool:
+    def unmake(self, directory: Path | str) -> bool:
         """Remove a group that has no groups inside. False while something keeps it."""
         try:
             os.rmdir(self._inside(directory))
@@ -165,7 +166,7 @@ class Executor:
         self.drop(directory)
         return True
 
-    def drop(self, directory: Path) -> None:
+    def drop(self, directory: Path | str) -> None:
         """The group is gone: nobody owns its files, and there is nothing to put back in them."""
         self._owners.pop(str(directory), None)
         if self._notes:
@@ -240,19 +241,19 @@ class Executor:
         if added:
             self.command(path, " ".join("-" + word for word in added), note.owner)
 
-    def _inside(self, path: Path) -> Path:
+    def _inside(self, path: Path | str) -> str:
         """Nothing outside of the root is ever written, whatever a name says."""
         text = str(path)
-        if not text.startswith(str(self.root) + os.sep) or "/../" in text or text.endswith("/.."):
+        if not text.startswith(self._prefix) or "/../" in text or text.endswith("/.."):
             raise AgentError(self._reason, f"{path} is not under {self.root}; it is not written")
-        return path
+        return text
 
-    def _name(self, path: Path) -> str:
+    def _name(self, path: Path | str) -> str:
         return os.path.relpath(path, self.root)
 
-    def _own(self, path: Path, owner: str) -> None:
-        files = self._owners.setdefault(str(path.parent), {})
-        other = files.setdefault(path.name, owner)
+    def _own(self, path: Path | str, owner: str) -> None:
+        directory, _, name = str(path).rpartition(os.sep)
+        other = self._owners.setdefault(directory, {}).setdefault(name, owner)
         if other != owner:
             raise FileOwnedError(path, owner, other, self._reason)
 
@@ -347,7 +348,7 @@ def read_text(path: Path | str) -> str:
         os.close(fd)
 
 
-def _write(path: Path, value: str) -> None:
+def _write(path: Path | str, value: str) -> None:
     # One write, no truncation needed by the kernel; O_TRUNC makes a plain file of a test behave like one.
     fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     try:

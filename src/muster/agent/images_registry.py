@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +22,7 @@ PULL_TIMEOUT_S: Final = 1800.0
 ASK_TIMEOUT_S: Final = 60.0
 LOOK_EVERY_S: Final = 2.0
 _POLICY: Final = Path("/etc/containers/policy.json")
+_LOG_LINE: Final = re.compile(r'time="[^"]*" level=\w+ msg="(.*)"')
 
 
 class Registry:
@@ -85,9 +87,17 @@ class Registry:
             with suppress(asyncio.CancelledError):
                 await work
         if process.returncode != 0:
-            lines = errors.decode(errors="replace").strip().splitlines()
-            raise AgentError("ErrImagePull", f"image {name}: {lines[-1][:500] if lines else 'skopeo failed without a word'}")
+            raise AgentError("ErrImagePull", f"image {name}: {said(errors.decode(errors='replace'))}")
         return output
+
+
+def said(errors: str) -> str:
+    """The last line of skopeo's, without the time and level before its words: what is said again is then the same again."""
+    lines = errors.strip().splitlines()
+    if not lines:
+        return "skopeo failed without a word"
+    found = _LOG_LINE.fullmatch(lines[-1])
+    return (re.sub(r'\\(["\\])', r"\1", found[1]) if found else lines[-1])[:500]
 
 
 async def _output(process: asyncio.subprocess.Process) -> tuple[bytes, bytes]:

@@ -180,11 +180,11 @@ async def ensure_joined(credentials: Credentials, request: JoinRequest, token: s
                 return
         why = "its certificate has expired" if not differs else f"it joined as {'; '.join(differs)}"
         if not token:
-            raise JoinError(
-                f"{credentials.directory}: {why}; give a new token with --token (muster domain token create {request.domain})"
-            )
+            raise JoinError(f"{credentials.directory}: {why}; give a new token with --token ({_token_command(request.domain)})")
     elif not token:
-        raise JoinError("this machine has not joined yet: give a token with --token (muster domain token create shows one)")
+        raise JoinError(
+            f"this machine has not joined yet: give a token with --token ({_token_command(request.domain)} shows one)"
+        )
     await join(credentials, request, token)
 
 
@@ -198,11 +198,22 @@ async def join(credentials: Credentials, request: JoinRequest, token: str) -> No
         "csr": signing_request(key, request.name, request.names).decode(),
         "machineID": request.machine_id,
     }
-    answer = await _post(f"{request.server}/muster/v1/nodes/join", body, _context(ca), "join")
+    answer = await _post(f"{request.server}/muster/v1/nodes/join", body, _context(ca), _what(request))
     try:
         credentials.store(request, _pem(key), answer)
     except OSError as error:
         raise JoinError(f"{error.filename or credentials.directory}: {error.strerror}; the credentials must be kept") from error
+
+
+def _what(request: JoinRequest) -> str:
+    """For a refusal: as whom it joined, since a token is good for one party or for none, and the server tells nobody which."""
+    return (
+        f"joining as node {request.name} of {f'party {request.domain}' if request.domain else 'no party (no --domain given)'}"
+    )
+
+
+def _token_command(domain: str) -> str:
+    return f"muster domain token create {domain}" if domain else "muster node token create"
 
 
 async def renew(credentials: Credentials, request: JoinRequest) -> None:
@@ -307,7 +318,10 @@ async def _exchange(method: str, url: str, body: dict[str, Any] | None, context:
     except aiohttp.ClientConnectorCertificateError as error:
         raise JoinError(f"{url}: its certificate is not signed by the CA that is trusted: {error.certificate_error}") from error
     except (aiohttp.ClientError, TimeoutError, asyncio.IncompleteReadError, ssl.SSLError, OSError) as error:
-        raise JoinError(f"{url}: can't be reached ({str(error) or 'no answer in time'})", is_lasting=False) from error
+        # A connector's own words name our side of it (an SSL context) besides what happened.
+        cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+        why = (cause.strerror if isinstance(cause, OSError) else "") or str(cause) or "no answer in time"
+        raise JoinError(f"{url}: can't be reached ({why})", is_lasting=False) from error
 
 
 def _said(body: bytes) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from muster.agent.contact import Contact
 from muster.agent.node_object import AGENT_ID, Facts, differs, metadata_patch, new_node, status, stopped
@@ -23,7 +23,17 @@ from muster.objects.labels import Muster
 from muster.objects.meta import annotations_of, labels_of, name_of, namespace_of
 from muster.objects.names import NAMESPACE_NODE_LEASE
 from muster.objects.resources import Resource
-from muster.objects.status import AlreadyExists, ApiError, Conflict, NotFound, Raw, Unauthorized
+from muster.objects.status import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    NotFound,
+    Raw,
+    ServiceUnavailable,
+    Timeout,
+    TooManyRequests,
+    Unauthorized,
+)
 from muster.objects.time import Clock, format_micro_time, time_or
 from muster.store.backoff import Backoff, is_cancelled, spread
 from muster.store.contract import Store
@@ -34,6 +44,7 @@ log = logging.getLogger(__name__)
 FORGOTTEN = "NodeForgotten"
 TAKEN_RETRY_S = 5.0
 LEAVE_POLL_S = 1.0
+NAMED_MAX = 5
 STOP_TIMEOUT_S = 5.0
 FENCE_RETRY_S = 1.0
 _BACKOFF = Backoff(base_s=0.25, max_s=10.0)
@@ -350,21 +361,27 @@ class NodeKeeper:
                 conditions = stopped((self._live.get("status") or {}).get("conditions"), self._pods_len(), self._clock())
                 await self._store.patch(nodes, self.name, {"status": {"conditions": conditions}}, subresource="status")
 
-    async def leave(self, *, drain: bool, say: Callable[[str], None]) -> None:
-        """Take no more work, wait until what is here has ended (`drain`: end it), then delete the Node. Raises ApiError."""
+    async def leave(self, *, drain: Callable[[], bool], say: Callable[[str], None]) -> None:
+        """Take no more work, wait until what is here has ended (`drain`: end it), then delete the Node. Raises ApiError.
+
+        `drain` is asked again and again, since somebody who waits may lose patience. While the control plane is away, it waits.
+        """
         nodes = await self._store.resource("", "Node")
-        pods = await self._store.resource("", "Pod")
         self._live = await self._store.patch(nodes, self.name, {"spec": {"unschedulable": True}})
-        told = -1
-        while left := await self._unfinished_pods():
-            if drain:
-                for pod in left:
-                    if not (pod.get("metadata") or {}).get("deletionTimestamp"):
-                        with contextlib.suppress(NotFound):
-                            await self._store.delete(pods, name_of(pod), namespace_of(pod))
-            if len(left) != told:
-                say(f"node {self.name} takes no more work; {len(left)} pods are still here")
-                told = len(left)
+        told = ""
+        while True:
+            try:
+                left = await self._unfinished_pods()
+                if drain():
+                    await self._end(left)
+                if not left:
+                    break
+                news = f"node {self.name} takes no more work; it waits for the end of {_named(left)}"
+            except (ServiceUnavailable, Timeout, TooManyRequests) as error:
+                news = f"node {self.name} leaves when the control plane answers again: {error.message}"
+            if news != told:
+                say(news)
+                told = news
             await asyncio.sleep(LEAVE_POLL_S)
         leases = await self._store.resource("coordination.k8s.io", "Lease")
         with contextlib.suppress(ApiError):
@@ -372,3 +389,17 @@ class NodeKeeper:
         with contextlib.suppress(NotFound):
             await self._store.delete(nodes, self.name)
         self.is_registered = False
+
+    async def _end(self, left: Iterable[Raw]) -> None:
+        pods = await self._store.resource("", "Pod")
+        for pod in left:
+            if not (pod.get("metadata") or {}).get("deletionTimestamp"):
+                with contextlib.suppress(NotFound):
+                    await self._store.delete(pods, name_of(pod), namespace_of(pod))
+
+
+def _named(pods: Sequence[Raw]) -> str:
+    """How many, and which ones as far as a line holds them."""
+    names = sorted(f"{namespace_of(pod)}/{name_of(pod)}" for pod in pods)
+    more = ", ..." if len(names) > NAMED_MAX else ""
+    return f"{len(names)} pod{'' if len(names) == 1 else 's'}: {', '.join(names[:NAMED_MAX])}{more}"

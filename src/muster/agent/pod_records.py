@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 
@@ -42,24 +41,24 @@ _decoder = msgspec.json.Decoder(PodRecord)
 
 
 def save(layout: Layout, record: PodRecord, *, is_new: bool = False) -> None:
-    """Replace the record as a whole. A new one is on the disk, not only on its way, when this returns."""
-    uid = record.sandbox.uid
-    path = layout.record(uid)
+    """Replace the record as a whole. A new one is on the disk, not only on its way, when this returns.
+
+    A new one is written under its own name: there is nothing that it could spoil, half of one reads as none, and then nothing
+    of the pod has been started. So one `fsync` will do: it keeps a file that is new together with the names that lead to it."""
+    path = layout.record(record.sandbox.uid)
     if is_new:
         layout.pods.mkdir(parents=True, exist_ok=True, mode=0o711)
         path.parent.mkdir(exist_ok=True)
         path.parent.chmod(0o711)
-    fresh = path.with_suffix(".new")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    target = path if is_new else path.with_suffix(".new")
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as out:
         out.write(msgspec.json.encode(record))
         out.flush()
         if is_new:
             os.fsync(out.fileno())
-    fresh.rename(path)
-    if is_new:
-        _sync(path.parent)
-        _sync(layout.pods)
+    if not is_new:
+        target.rename(path)
 
 
 def load(layout: Layout, uid: str) -> PodRecord | None:
@@ -99,11 +98,3 @@ def attempts(layout: Layout, uid: str, container: str) -> list[int]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted(int(name) for name in names if name.isdecimal())
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -46,22 +46,38 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     host_ip: str = ""
 
 
+def read_status(pod: Raw) -> Raw:
+    """The status that the store has; whatever in it is not of its proper kind counts as not there."""
+    status = pod.get("status")
+    if not isinstance(status, dict):
+        return {}
+    found: Raw = dict(status)
+    for word, name in (("conditions", "type"), ("containerStatuses", "name"), ("initContainerStatuses", "name")):
+        every = found.get(word)
+        if every is not None:
+            items = every if isinstance(every, list) else ()
+            found[word] = [one for one in items if isinstance(one, dict) and isinstance(one.get(name), str)]
+    return found
+
+
 def status_of(at: Situation, place: Place, old: Raw, now: float) -> Raw:
     """The whole status; what others keep in it (conditions of theirs) comes from `old`."""
     phase = phase_of(at)
     spec = at.spec
     inits = [_container(at, place, c, old, now, is_init=True) for c in spec.init_containers]
     mains = [_container(at, place, c, old, now, is_init=False) for c in spec.containers]
+    # A pod that was turned away has no containers to speak of: with waiting ones, tools show those instead of why it failed.
+    is_refused = phase == "Failed" and at.fate is not None and all("waiting" in one["state"] for one in (*inits, *mains))
     status: Raw = {
         "phase": phase,
         "conditions": _conditions(at, phase, mains, old, now),
-        "containerStatuses": mains,
+        "containerStatuses": [] if is_refused else mains,
         "qosClass": old.get("qosClass") or qos_class(msgspec.to_builtins(spec)),
         "reason": None,
         "message": None,
     }
     if inits:
-        status["initContainerStatuses"] = inits
+        status["initContainerStatuses"] = [] if is_refused else inits
     if at.started_at is not None:
         status["startTime"] = format_time(at.started_at)
     if place.host_ip:

@@ -21,13 +21,14 @@ from typing import Any, ClassVar
 from muster.agent import pod_records, users
 from muster.agent.config import AgentConfig
 from muster.agent.contracts import AgentError, Cgroups, ContainerRuntime, LogQuery, Networks, Sandbox
-from muster.agent.layout import Layout
+from muster.agent.layout import Layout, safe_part
 from muster.agent.lifecycle import decide
 from muster.agent.lifecycle_facts import Fate
 from muster.agent.pod_admission import Offer, read_pod, refusal
 from muster.agent.pod_records import PodRecord
 from muster.agent.pod_resources import device_counts
 from muster.agent.pod_sources import PodSources
+from muster.agent.pod_status import read_status
 from muster.agent.pods_acting import Actor
 from muster.agent.pods_local import LocalPod, situation
 from muster.agent.pods_machine import Machine
@@ -213,7 +214,7 @@ class LocalPods(Controller):
             self._seen.pop(change.old.uid, None)
             self._waiting.pop(change.old.uid, None)
             self._wake(ObjectKey(change.old.key.namespace, change.old.uid))
-        if change.new is not None:
+        if change.new is not None and _has_good_uid(change.new):
             self._seen[change.new.uid] = change.new
             self._wake(ObjectKey(change.new.key.namespace, change.new.uid))
 
@@ -303,7 +304,7 @@ class LocalPods(Controller):
     async def _accept(self, cached: Cached) -> LocalPod | None:
         """Take on a pod that the store has bound here. None when there is nothing to take on."""
         raw = cached.raw
-        status: Raw = raw.get("status") or {}
+        status = read_status(raw)
         if cached.uid in self._forgotten:
             return None
         if status.get("phase") in ("Succeeded", "Failed") or (is_deleting(raw) and not _was_begun(status)):
@@ -375,12 +376,20 @@ class LocalPods(Controller):
         return found
 
 
+def _has_good_uid(cached: Cached) -> bool:
+    """The uid names directories and cgroups here. No store gives out one that could not."""
+    try:
+        safe_part(cached.uid)
+    except ValueError as e:
+        log.error("pod %s is left alone: its uid %s", cached.key, e)
+        return False
+    return True
+
+
 def _was_begun(status: Mapping[str, Any]) -> bool:
     """Whether the store knows that an agent has taken it on."""
-    statuses = [
-        s for word in ("containerStatuses", "initContainerStatuses") for s in status.get(word) or () if isinstance(s, dict)
-    ]
-    return bool(status.get("startTime")) or any("waiting" not in (s.get("state") or {"waiting": {}}) for s in statuses)
+    states = [s.get("state") for word in ("containerStatuses", "initContainerStatuses") for s in status.get(word) or ()]
+    return bool(status.get("startTime")) or any(isinstance(s, dict) and s and "waiting" not in s for s in states)
 
 
 def _kept_metadata(raw: Raw) -> Raw:

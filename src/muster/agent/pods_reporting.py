@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 
 from muster.agent.lifecycle_facts import Situation
-from muster.agent.pod_status import Place, patch_of, phase_of, status_of
+from muster.agent.pod_status import Place, patch_of, phase_of, read_status, status_of
 from muster.agent.pods_local import LocalPod
 from muster.agent.pods_machine import Machine
 from muster.objects.meta import annotations_of, name_of, namespace_of, resource_version_of
@@ -46,7 +46,7 @@ class Reporter:
             pod_ip=sandbox.ip or (machine.host_ip if local.has_sandbox else ""),
             host_ip=machine.host_ip,
         )
-        old = cached.raw.get("status") or {}
+        old = read_status(cached.raw)
         new = status_of(at, place, old, machine.clock())
         patch = patch_of(new, old)
         version = resource_version_of(cached.raw)

@@ -76,7 +76,8 @@ class SpecMaker:
         for mount, inner in found:
             if inner and not mount.read_only:
                 top = Path(mount.source.removesuffix("/" + inner))
-                volumes_disk.make_sub_path(top, inner, local.record.sandbox.user)
+                is_of_host = self._layout.pods not in top.parents
+                volumes_disk.make_sub_path(top, inner, local.record.sandbox.user, is_of_host=is_of_host)
             elif not Path(mount.source).exists():
                 raise volumes.failed_mount(
                     f"container {container.name}: {mount.target}: {inner or 'its source'!r} is not in the volume"

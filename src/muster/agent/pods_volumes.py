@@ -6,12 +6,14 @@ Concurrency: asks the store on the event loop; writes in a thread.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from muster.agent import volumes, volumes_disk
 from muster.agent.contracts import AgentError
-from muster.agent.environment import PodFields
+from muster.agent.environment import Decoded, PodFields, Sources
 from muster.agent.pods_local import LocalPod
 from muster.agent.pods_machine import Machine
+from muster.objects.kinds.volumes import Volume
 from muster.objects.meta import namespace_of
 
 
@@ -29,7 +31,7 @@ async def write_volumes(machine: Machine, local: LocalPod, fields: PodFields) ->
         if not all(volumes_disk.is_written(machine.layout.volume(uid, volume.name)) for volume in of_api):
             raise
         of_api, sources = [], {}
-    files = {volume.name: volumes.files_of(volume, fields, sources) for volume in of_api}
+    files = _contents(of_api, fields, sources)
 
     def write() -> bool:
         is_changed = False
@@ -50,3 +52,18 @@ async def write_volumes(machine: Machine, local: LocalPod, fields: PodFields) ->
         return is_changed
 
     return await asyncio.to_thread(write)
+
+
+def _contents(of_api: Sequence[Volume], fields: PodFields, sources: Sources) -> dict[str, dict[str, volumes.File]]:
+    known: Decoded = {}
+    found: dict[str, dict[str, volumes.File]] = {}
+    size = 0
+    for volume in of_api:
+        found[volume.name] = volumes.files_of(volume, fields, sources, known)
+        size += sum(len(file.data) for file in found[volume.name].values())
+        if size > volumes.POD_BYTES_MAX:
+            raise volumes.failed_mount(
+                f"volume {volume.name!r}: with it the pod's ConfigMaps, Secrets and fields hold {size} bytes; "
+                f"at most {volumes.POD_BYTES_MAX} are possible"
+            )
+    return found

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import msgspec
 
-from muster.agent import reports, volumes
+from muster.agent import reports, trees, volumes
 from muster.agent.contracts import AgentError
 from muster.agent.environment import SourceKey
 from muster.agent.pod_resources import container_limits, pod_limits
@@ -25,9 +23,6 @@ from muster.objects.quantity import Quantity
 from muster.store.cache import ObjectKey
 
 log = logging.getLogger(__name__)
-
-ENTRIES_MAX = 200_000
-"""Of one walk. A pod with more is judged by what was counted until there."""
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,9 +62,12 @@ class Watching:
 
     def _read_reports(self, pods: list[LocalPod]) -> None:
         for local in pods:
-            if local.report.poll():
-                local.annotations |= local.report.report.annotations()
-                self._wake(local.key)
+            try:
+                if local.report.poll():
+                    local.annotations |= local.report.report.annotations()
+                    self._wake(local.key)
+            except Exception:
+                log.exception("pod %s: its report can't be read", local.title)
 
     def _note_traffic(self, pods: list[LocalPod]) -> None:
         if self._machine.networks is None:
@@ -90,6 +88,8 @@ class Watching:
                 await self._actor.write_volumes(local)
             except (AgentError, OSError) as e:
                 log.info("pod %s keeps the volumes that it has: %s", local.title, e)
+            except Exception:
+                log.exception("pod %s keeps the volumes that it has", local.title)
 
     async def _check_disks(self, pods: list[LocalPod]) -> None:
         for local in pods:
@@ -99,6 +99,8 @@ class Watching:
                 local.disk_problem = await asyncio.to_thread(disk_problem, local)
             except AgentError as e:
                 log.info("pod %s: %s", local.title, e)
+            except Exception:
+                log.exception("pod %s: its disk can't be measured", local.title)
             if local.disk_problem:
                 self._wake(local.key)
 
@@ -111,64 +113,33 @@ def has_disk_limit(local: LocalPod) -> bool:
 
 
 def disk_problem(local: LocalPod) -> str:
-    """What is over its limit, as the pod's message has it; empty when nothing is."""
+    """What is over its limit, as the pod's message has it; empty when nothing is. What hides from being counted is over it."""
+    try:
+        return _disk_problem(local)
+    except trees.Uncountable as e:
+        return f"the pod's disk limits can't be checked: {e}"
+
+
+def _disk_problem(local: LocalPod) -> str:
     top, spec = local.layout.pod(local.uid), local.spec
     total = 0
     for volume in spec.volumes:
         if volume.empty_dir is None or volume.empty_dir.medium == "Memory":
             continue
-        held = held_bytes(local.layout.volume(local.uid, volume.name))
+        held = trees.held_bytes(local.layout.volume(local.uid, volume.name))
         total += held
         if (limit := volumes.size_limit(volume)) is not None and held > limit:
             return f"volume {volume.name!r} holds {held} bytes, more than its sizeLimit of {_shown(limit)}"
     for container in (*spec.init_containers, *spec.containers):
-        held = held_bytes(top / "containers" / container.name)
+        held = trees.held_bytes(top / "containers" / container.name)
         total += held
         if (limit := container_limits(container).disk_limit_bytes) is not None and held > limit:
             what = f"container {container.name} holds {held} bytes on disk"
             return f"{what}, more than its ephemeral-storage limit of {_shown(limit)}"
-    total += held_bytes(top / "report")
+    total += trees.held_bytes(top / "report")
     if (limit := pod_limits(spec).disk_limit_bytes) is not None and total > limit:
         return f"the pod holds {total} bytes on disk, more than its ephemeral-storage limit of {_shown(limit)}"
     return ""
-
-
-def held_bytes(top: Path, entries_max: int = ENTRIES_MAX) -> int:
-    """Blocks of everything below, of this file system alone; a file with several names counts once."""
-    try:
-        device = os.stat(top, follow_symlinks=False).st_dev
-    except OSError:
-        return 0
-    total, entries = 0, 0
-    seen: set[int] = set()
-    stack = [str(top)]
-    while stack:
-        try:
-            with os.scandir(stack.pop()) as found:
-                for entry in found:
-                    entries += 1
-                    if entries > entries_max:
-                        return total
-                    total += _entry_bytes(entry, device, seen, stack)
-        except OSError:
-            continue  # gone meanwhile, or not a directory any more
-    return total
-
-
-def _entry_bytes(entry: os.DirEntry[str], device: int, seen: set[int], stack: list[str]) -> int:
-    try:
-        status = entry.stat(follow_symlinks=False)
-    except OSError:
-        return 0
-    if status.st_dev != device:
-        return 0
-    if entry.is_dir(follow_symlinks=False):
-        stack.append(entry.path)
-    elif status.st_nlink > 1:
-        if status.st_ino in seen:
-            return 0
-        seen.add(status.st_ino)
-    return status.st_blocks * 512
 
 
 def _shown(amount: int) -> str:

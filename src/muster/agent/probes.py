@@ -96,6 +96,9 @@ class Asker:
                 return await self._tcp(self._port(probe.tcp_socket.port), timeout_s)
         except AgentError as e:
             return Result(False, e.message)
+        except (OSError, ValueError) as e:
+            # A command of two megabytes, or a zero byte. It is asked again: a probe that ended here would say nothing more.
+            return Result(False, str(e)[:_OUTPUT_LEN_MAX])
         return Result(False, "the probe says nothing that this node can check; use exec, httpGet or tcpSocket")
 
     async def hook(self, hook: LifecycleHandler, timeout_s: float) -> Result:
@@ -106,6 +109,8 @@ class Asker:
                 return await self._http(hook.http_get, timeout_s)
         except AgentError as e:
             return Result(False, e.message)
+        except (OSError, ValueError) as e:
+            return Result(False, str(e)[:_OUTPUT_LEN_MAX])
         if hook.sleep is not None:
             await asyncio.sleep(min(max(0.0, float(hook.sleep.seconds)), timeout_s, _SLEEP_S_MAX))
         return Result(True)

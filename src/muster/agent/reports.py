@@ -3,14 +3,13 @@
     {"progress": 0.5, "records": {"rows": 12}}
 
 Either member may be missing; later values win. `Report` (pure) reads the text; `Tail` reads the file, which belongs to the task
-and may be anything by now. Bounds: a line of 16 KiB, 64 records, 16 KiB of annotation, 1 MiB read at a time. What does not
-fit or can't be read is left out; a task can spoil only its own report.
+and may be anything by now. Bounds: a line of 16 KiB, 64 records, 16 KiB of annotation, 128 KiB and 1024 lines read at
+a time (of more, the last). What does not fit or can't be read is left out; a task can spoil only its own report.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import stat
 from pathlib import Path
@@ -28,7 +27,10 @@ NAME: Final = "report.jsonl"
 LINE_BYTES_MAX: Final = 16 * 1024
 RECORDS_MAX: Final = 64
 ANNOTATION_BYTES_MAX: Final = 16 * 1024
-READ_BYTES_MAX: Final = 1 << 20
+READ_BYTES_MAX: Final = 128 * 1024
+"""At a time. All of it is read on the agent's event loop, for every pod, once a second."""
+LINES_MAX: Final = 1024
+"""Of one read; of more, the last count."""
 _KEY_LEN_MAX: Final = 128
 
 
@@ -40,12 +42,19 @@ class Report:
         self.records: dict[str, Any] = {}
         self.refused = 0
         """Lines that could not be used."""
+        self._pieces: dict[str, bytes] = {}
+        """Each record as it will stand in the annotation."""
         self._rest = b""
         self._is_skipping = False
 
     def feed(self, data: bytes) -> None:
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
+        if len(lines) > LINES_MAX:
+            # Old news: what counts is at the end.
+            self.refused += len(lines) - LINES_MAX
+            del lines[:-LINES_MAX]
+            self._is_skipping = False
         for line in lines:
             if self._is_skipping:
                 self._is_skipping = False
@@ -67,7 +76,7 @@ class Report:
         if self.progress is not None:
             found[Muster.PROGRESS] = f"{self.progress:.4f}".rstrip("0").rstrip(".") or "0"
         if self.records:
-            found[Muster.RECORDS] = msgspec.json.encode(self.records).decode()
+            found[Muster.RECORDS] = (b"{" + b",".join(self._pieces.values()) + b"}").decode()
         return found
 
     def _take(self, line: bytes) -> None:
@@ -85,20 +94,26 @@ class Report:
             self._take_records(records)
 
     def _take_progress(self, progress: object) -> None:
-        if isinstance(progress, bool) or not isinstance(progress, int | float) or not math.isfinite(progress):
+        # Compared before it is made a float: JSON may write numbers that none can hold.
+        if isinstance(progress, bool) or not isinstance(progress, int | float) or progress != progress:  # noqa: PLR0124
             self.refused += 1
         else:
-            self.progress = min(1.0, max(0.0, float(progress)))
+            self.progress = float(min(1, max(0, progress)))
 
     def _take_records(self, records: object) -> None:
         if not isinstance(records, dict) or any(len(key) > _KEY_LEN_MAX for key in records):
             self.refused += 1
             return
-        new = {**self.records, **records}
-        if len(new) > RECORDS_MAX or len(msgspec.json.encode(new)) > ANNOTATION_BYTES_MAX:
+        try:
+            pieces = self._pieces | {key: msgspec.json.encode({key: value})[1:-1] for key, value in records.items()}
+        except (RecursionError, ValueError):
+            self.refused += 1
+            return
+        if len(pieces) > RECORDS_MAX or sum(map(len, pieces.values())) + len(pieces) + 1 > ANNOTATION_BYTES_MAX:
             self.refused += 1
         else:
-            self.records = new
+            self.records |= records
+            self._pieces = pieces
 
 
 class Tail:
@@ -143,17 +158,27 @@ class Tail:
 
 
 def make_directory(top: Path, owner: int) -> None:
-    """The directory and the file, which the pod's user may write to."""
+    """The directory and the file, which the pod's user may write to. The pod may be running already, when an agent comes back:
+    what is found at a path may be a link by the next look, so rights are given to what is open, never to a path."""
     top.mkdir(parents=True, exist_ok=True)
-    path = top / NAME
-    with contextlib.suppress(FileExistsError):
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
-        if os.geteuid() == 0:
-            os.chown(path, owner, owner, follow_symlinks=False)
-        path.chmod(0o666)
+    directory = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(FileExistsError):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            file = os.open(NAME, flags, 0o666, dir_fd=directory)
+            try:
+                _give(file, owner, 0o666)
+            finally:
+                os.close(file)
+        _give(directory, owner, 0o777)
+    finally:
+        os.close(directory)
+
+
+def _give(descriptor: int, owner: int, mode: int) -> None:
     if os.geteuid() == 0:
-        os.chown(top, owner, owner)
-    top.chmod(0o777)
+        os.fchown(descriptor, owner, owner)
+    os.fchmod(descriptor, mode)
 
 
 def traffic_annotation(traffic: Traffic) -> dict[str, str]:

@@ -7,7 +7,8 @@
 Who may ask is decided by `serving_access`. Everybody may ask for /healthz.
 
 Concurrency: an aiohttp server on the agent's event loop; one task per request, at most `STREAMS_MAX` logs at once. A reader
-that goes away ends its task. Bad input is answered with 400 and a sentence, and never reaches the carrier.
+that goes away ends its task. Connections are bounded by `serving_door`. Bad input is answered with 400 and a sentence, and
+never reaches the carrier.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ from aiohttp import web
 from prometheus_client import REGISTRY, generate_latest
 
 from muster.agent.contracts import AgentError, LogQuery
+from muster.agent.serving_door import Door
 from muster.objects.time import Clock, parse_time
 
 log = logging.getLogger(__name__)
 
 STREAMS_MAX: Final = 200
 STOP_S: Final = 2.0
+IDLE_S: Final = 30.0
+"""So long a connection is kept for a further request."""
 _NOT_SERVED: Final = ("exec", "attach", "portForward", "run", "cri")
 
 
@@ -105,6 +109,7 @@ class Endpoint:
         self._is_healthy = is_healthy
         self._streams = 0
         self._runner: web.AppRunner | None = None
+        self.door: Door | None = None
         self.port = 0
 
     async def start(self, host: str, port: int) -> None:
@@ -116,21 +121,29 @@ class Endpoint:
         for word in _NOT_SERVED:
             app.router.add_route("*", f"/{word}/{{rest:.*}}", self._not_served)
         # Without cancellation a follower of a silent container would be kept for ever after its reader has gone.
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=STOP_S)
+        runner = web.AppRunner(
+            app, access_log=None, handler_cancellation=True, shutdown_timeout=STOP_S, keepalive_timeout=IDLE_S
+        )
         await runner.setup()
-        site = web.TCPSite(runner, host, port, ssl_context=self._tls, reuse_address=True)
+        assert runner.server is not None
+        door = Door(runner.server, self._tls)
         try:
-            await site.start()
+            await door.open(host, port)
         except BaseException:
             await runner.cleanup()
             raise
-        self._runner = runner
-        self.port = int(runner.addresses[0][1])
+        self._runner, self.door = runner, door
+        self.port = door.port
 
     async def stop(self) -> None:
         runner, self._runner = self._runner, None
         if runner is not None:
+            assert self.door is not None
+            assert runner.server is not None
+            await self.door.close()
+            await runner.server.shutdown(STOP_S)
             await runner.cleanup()
+            await self.door.drop()
 
     async def _health(self, _request: web.Request) -> web.Response:
         problem = self._is_healthy()

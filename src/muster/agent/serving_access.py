@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 MASTERS: Final = "system:masters"
 API_SERVER: Final = "system:apiserver"
 REMEMBERED_MAX: Final = 256
+ASKING_MAX: Final = 16
 ALLOWED_S: Final = 60.0
 REFUSED_S: Final = 5.0
 SELF_SIGNED_DAYS: Final = 365
@@ -54,6 +55,7 @@ class AskedAccess:
         self._store = store
         self._node = node
         self._clock = clock
+        self._asking = 0
         self._remembered: OrderedDict[str, tuple[float, tuple[int, str] | None]] = OrderedDict()
 
     async def refusal(self, request: web.Request) -> tuple[int, str] | None:
@@ -73,11 +75,17 @@ class AskedAccess:
         found = self._remembered.get(key)
         if found is not None and found[0] > now:
             return found[1]
+        if self._asking >= ASKING_MAX:
+            # Anybody may send a token. Guesses must not become a flood on the API server, in the agent's name.
+            return 429, f"{ASKING_MAX} requests are being checked by the API server; try again"
+        self._asking += 1
         try:
             refused = await self._ask(user, token)
         except ApiError as error:
             log.warning("the API server was asked who may read logs here, and answered: %s", error)
             return 503, f"the API server can't be asked whether this is allowed: {error.message}"
+        finally:
+            self._asking -= 1
         self._remembered.pop(key, None)
         self._remembered[key] = (now + (REFUSED_S if refused else ALLOWED_S), refused)
         while len(self._remembered) > REMEMBERED_MAX:

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from muster.agent.contracts import AgentError, Mount
-from muster.agent.environment import PodFields, SourceKey, Sources, data_of, expand, field_value, resource_value
+from muster.agent.environment import Decoded, PodFields, SourceKey, Sources, data_once, expand, field_value, resource_value
 from muster.agent.layout import Layout
 from muster.objects.kinds.containers import Container, VolumeMount
 from muster.objects.kinds.pods import PodSpec
@@ -27,6 +27,8 @@ from muster.objects.quantity import Quantity
 
 VOLUME_BYTES_MAX: Final = 8 << 20
 """Of one volume that comes from the API; a ConfigMap or Secret has at most 1 MiB."""
+POD_BYTES_MAX: Final = 64 << 20
+"""Of all such volumes of a pod together: it costs a manifest nothing to name one Secret a thousand times."""
 PATH_LEN_MAX: Final = 4096
 API_ACCESS_PREFIX: Final = "kube-api-access-"
 """Volumes that a real cluster adds to every pod for calling its API. What of them can't be had is left out."""
@@ -134,34 +136,43 @@ def is_from_api(volume: Volume) -> bool:
     return any(source is not None for source in sources)
 
 
-def files_of(volume: Volume, fields: PodFields, sources: Sources) -> dict[str, File]:
-    """Path in the volume to contents. For volumes for which `is_from_api` holds."""
+def files_of(volume: Volume, fields: PodFields, sources: Sources, known: Decoded | None = None) -> dict[str, File]:
+    """Path in the volume to contents. For volumes for which `is_from_api` holds. `known` is shared by the volumes of a pod."""
     found: dict[str, File] = {}
+    known = {} if known is None else known
     is_lenient = volume.name.startswith(API_ACCESS_PREFIX)
     if (map_ := volume.config_map) is not None:
         key = ("ConfigMap", map_.name)
-        found |= _from_object(volume, key, map_.items, map_.default_mode, sources, is_optional=bool(map_.optional))
+        found |= _from_object(volume, key, map_.items, map_.default_mode, sources, known=known, is_optional=bool(map_.optional))
     elif (secret := volume.secret) is not None:
         key = ("Secret", secret.secret_name)
-        found |= _from_object(volume, key, secret.items, secret.default_mode, sources, is_optional=bool(secret.optional))
+        mode = secret.default_mode
+        found |= _from_object(volume, key, secret.items, mode, sources, known=known, is_optional=bool(secret.optional))
     elif (downward := volume.downward_api) is not None:
         found |= _downward(volume, downward.items, downward.default_mode, fields)
     elif (projected := volume.projected) is not None:
         for source in projected.sources:
-            found |= _projected(volume, source, projected.default_mode, fields, sources, is_lenient=is_lenient)
+            found |= _projected(volume, source, projected.default_mode, fields, sources, known=known, is_lenient=is_lenient)
     if (size := sum(len(file.data) for file in found.values())) > VOLUME_BYTES_MAX:
         raise failed_mount(f"volume {volume.name!r} would hold {size} bytes; at most {VOLUME_BYTES_MAX} are possible")
     return found
 
 
 def _projected(
-    volume: Volume, source: VolumeProjection, mode: int, fields: PodFields, sources: Sources, *, is_lenient: bool
+    volume: Volume,
+    source: VolumeProjection,
+    mode: int,
+    fields: PodFields,
+    sources: Sources,
+    *,
+    known: Decoded,
+    is_lenient: bool,
 ) -> dict[str, File]:
     found: dict[str, File] = {}
     for kind, part in (("ConfigMap", source.config_map), ("Secret", source.secret)):
         if part is not None:
             is_optional = is_lenient or bool(part.optional)
-            found |= _from_object(volume, (kind, part.name), part.items, mode, sources, is_optional=is_optional)
+            found |= _from_object(volume, (kind, part.name), part.items, mode, sources, known=known, is_optional=is_optional)
     if source.downward_api is not None:
         found |= _downward(volume, source.downward_api.items, mode, fields)
     others = {
@@ -176,7 +187,14 @@ def _projected(
 
 
 def _from_object(
-    volume: Volume, key: SourceKey, items: Sequence[KeyToPath], mode: int, sources: Sources, *, is_optional: bool
+    volume: Volume,
+    key: SourceKey,
+    items: Sequence[KeyToPath],
+    mode: int,
+    sources: Sources,
+    *,
+    known: Decoded,
+    is_optional: bool,
 ) -> dict[str, File]:
     raw = sources.get(key)
     if raw is None:
@@ -185,7 +203,7 @@ def _from_object(
         raise failed_mount(
             f"volume {volume.name!r}: {key[0]} {key[1]!r} is not there; create it, or mark the volume as optional"
         )
-    data = data_of(key[0], raw)
+    data = data_once(key, raw, known)
     if not items:
         return {_inside(volume, name): File(value, mode) for name, value in data.items()}
     found: dict[str, File] = {}

@@ -19,8 +19,9 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from muster.agent import trees
 from muster.agent.contracts import AgentError
-from muster.agent.volumes import File, failed_mount, is_below
+from muster.agent.volumes import VOLUME_BYTES_MAX, File, failed_mount, is_below
 from muster.objects.kinds.volume_sources import HostPathVolumeSource
 
 _DATA = "..data"
@@ -66,12 +67,19 @@ def _current(top: Path) -> dict[str, File] | None:
     root = os.path.realpath(data)
     for where, _, names in os.walk(root):
         for name in names:
-            path = Path(where) / name
+            path = os.path.join(where, name)
             try:
-                found[str(path.relative_to(root))] = File(path.read_bytes(), stat.S_IMODE(path.stat().st_mode))
+                found[os.path.relpath(path, root)] = _read(path)
             except OSError:
                 return None
     return found
+
+
+def _read(path: str) -> File:
+    """Never waits: the file is the task's, who may hold a lease on it, and the kernel would have us wait until that ends."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        return File(file.read(VOLUME_BYTES_MAX + 1), stat.S_IMODE(os.fstat(descriptor).st_mode))
 
 
 def _link_names(top: Path, names: set[str]) -> None:
@@ -118,11 +126,9 @@ def host_path(name: str, source: HostPathVolumeSource, allowed: Sequence[str]) -
         raise failed_mount(f"{where}: it leads to {real!r}, which is not below a directory in allowedHostPaths")
     kind = source.type or ""
     try:
-        if kind == "DirectoryOrCreate":
-            Path(real).mkdir(mode=0o755, parents=True, exist_ok=True)
-        elif kind == "FileOrCreate" and not os.path.lexists(real):
-            os.close(os.open(real, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644))
-        mode = os.stat(real).st_mode
+        if kind in ("DirectoryOrCreate", "FileOrCreate"):
+            _make_host_path(real, is_file=kind == "FileOrCreate")
+        mode = os.lstat(real).st_mode
     except OSError as e:
         raise failed_mount(f"{where}: {e.strerror}") from e
     checks = {
@@ -139,9 +145,45 @@ def host_path(name: str, source: HostPathVolumeSource, allowed: Sequence[str]) -
     return real
 
 
-def make_sub_path(top: Path, inner: str, owner: int) -> None:
-    """Have `inner` in a volume that containers write to; a directory where there is nothing. No link is followed."""
-    parent = os.open(top, os.O_PATH | os.O_DIRECTORY)
+_PLAIN = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def _open_plain(parts: Sequence[str], *, make: bool) -> int:
+    """A directory, from the root on, over no link: one that a pod has put there since the path was resolved is an error."""
+    parent = os.open("/", _PLAIN)
+    for part in parts:
+        try:
+            if make:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(part, 0o755, dir_fd=parent)
+            inside = os.open(part, _PLAIN, dir_fd=parent)
+        finally:
+            os.close(parent)
+        parent = inside
+    return parent
+
+
+def _make_host_path(real: str, *, is_file: bool) -> None:
+    """`real` has no links. Nothing is made anywhere else."""
+    parts = [part for part in real.split("/") if part]
+    parent = _open_plain(parts[:-1] if is_file else parts, make=True)
+    try:
+        if is_file and parts:
+            with contextlib.suppress(FileExistsError):
+                made = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                os.close(os.open(parts[-1], made, 0o644, dir_fd=parent))
+    finally:
+        os.close(parent)
+
+
+def make_sub_path(top: Path, inner: str, owner: int, *, is_of_host: bool = False) -> None:
+    """Have `inner` in a volume that containers write to; a directory where there is nothing. No link is followed.
+
+    is_of_host: `top` is a resolved path of the host, above which containers may write too."""
+    try:
+        parent = _open_plain(top.parts[1:], make=False) if is_of_host else os.open(top, os.O_PATH | os.O_DIRECTORY)
+    except OSError as e:
+        raise failed_mount(f"subPath {inner!r} of {top}: it is no plain path any more: {e.strerror}") from e
     try:
         for part in inner.split("/"):
             with contextlib.suppress(FileExistsError):
@@ -176,20 +218,10 @@ def remove_tree(top: Path) -> None:
     if not top.exists():
         return
     unmount_below(top)
-    shutil.rmtree(top, onerror=_insist)
-    if top.exists():
-        raise AgentError("FailedCleanup", f"{top} can't be removed; it is tried again")
-
-
-def _insist(_function: object, path: str, _why: object) -> None:
-    with contextlib.suppress(OSError):
-        parent = os.path.dirname(path)
-        os.chmod(parent, 0o700)
-        if os.path.isdir(path) and not os.path.islink(path):
-            os.chmod(path, 0o700)
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            os.unlink(path)
+    try:
+        trees.remove(top)
+    except OSError as e:
+        raise AgentError("FailedCleanup", f"{top} can't be removed; it is tried again: {e.strerror}") from e
 
 
 def _own(target: int | Path, owner: int) -> None:

@@ -31,6 +31,7 @@ from muster.agent.contracts import ContainerRuntime, ContainerSpec, Image, Limit
 from muster.agent.layout import Layout
 from muster.agent.network.networks import PodNetworks
 from muster.agent.pods import LocalPods
+from muster.agent.removing import remove_tree
 from muster.agent.runtimes.process import ProcessRuntime
 from muster.agent.runtimes.runc import RuncRuntime
 from muster.agent.shim import namespaces
@@ -108,6 +109,7 @@ class Node:
         try:
             yield self
         finally:
+            await self.runtime.close()
             await self.shims.close()
             if self.networks is not None:
                 await self.networks.teardown()
@@ -147,7 +149,7 @@ class Node:
         if self.networks is not None:
             await self.networks.release(uid)
         self.cgroups.remove(uid)
-        await asyncio.to_thread(shutil.rmtree, self.layout.pod(uid))
+        await remove_tree(self.layout.pod(uid))
         del self.ended[ref]
         return took_ms
 

@@ -8,6 +8,7 @@ Single-threaded; runs before any event loop exists.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -61,6 +62,19 @@ class LazyGroup(click.Group):
         loaded = getattr(importlib.import_module(entry.module), entry.attribute)
         assert isinstance(loaded, click.Command), f"{entry.module}:{entry.attribute} is not a command"
         return loaded
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does; for a name that there is not, with those that there are."""
+        if args and not args[0].startswith("-") and args[0] not in self.entries:
+            ctx.fail(f"No such command {args[0]!r}{self._instead(ctx, args[0])}")
+        return super().resolve_command(ctx, args)
+
+    def _instead(self, ctx: click.Context, name: str) -> str:
+        root = ctx.find_root().command
+        if root is not self and isinstance(root, LazyGroup) and name in root.entries:
+            return f"; there is '{ctx.find_root().info_name} {name}'"
+        near = difflib.get_close_matches(name, self.entries, n=3) or (self.entries if root is not self else ())
+        return f"; there is: {', '.join(near)}" if near else ""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

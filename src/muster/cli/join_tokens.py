@@ -37,6 +37,7 @@ def join_command(server: str, token: str, domain: str, hashed: str) -> str:
 
 async def say_how_to_join(s: Session, token: str, domain: str) -> None:
     """On stderr: stdout has the token alone, for scripts."""
+    from muster.client.urls import is_loopback, split_server
     from muster.objects.status import ApiError
 
     try:
@@ -49,6 +50,10 @@ async def say_how_to_join(s: Session, token: str, domain: str) -> None:
         )
         return
     click.echo(f"on the machine that is to join:\n\n  {command}\n", err=True)
+    if is_loopback(split_server(s.client.transport.config.server)[1]):
+        click.echo(
+            "only this machine reaches that address; for others, start the control plane with --listen HOST:PORT", err=True
+        )
 
 
 def token_rows(listed: object) -> list[list[str]]:

@@ -30,6 +30,8 @@ from muster.store.embedded.admission import AdmissionRequest
 
 POD_ANNOTATIONS: Final = frozenset({Muster.PROGRESS, Muster.RECORDS, Muster.TRAFFIC})
 """Those that agents write on their pods."""
+NODE_EVENTS: Final = "default"
+"""The namespace of events about objects that have none."""
 _PARTY_LABELS: Final = (KusciaLabel.NODE_DOMAIN, KusciaLabel.NODE_NAMESPACE)
 _GUARDED_LABELS: Final = ("muster.dev/", "kuscia.secretflow/", "node-restriction.kubernetes.io/")
 _AGENT_LABELS: Final = frozenset({Muster.AGENT, KusciaLabel.NODE_RUNTIME})
@@ -90,13 +92,23 @@ class NodeRestriction(Hook):
             if raw is None:
                 continue
             about = [ref for ref in (raw.get("involvedObject"), raw.get("regarding")) if isinstance(ref, dict) and ref]
-            if not about or not all(self._is_ours(node, ref) for ref in about):
-                raise refused(request, f'node "{node}" may only record events about itself and the pods that are bound to it')
+            if not about or not all(self._is_ours(node, ref, request.namespace) for ref in about):
+                raise refused(
+                    request,
+                    f'node "{node}" may only record events about itself, in the namespace {NODE_EVENTS}, and about the pods '
+                    "that are bound to it, in theirs",
+                )
 
-    def _is_ours(self, node: str, ref: Raw) -> bool:
+    def _is_ours(self, node: str, ref: Raw, namespace: str | None) -> bool:
+        """Nor may it fill the namespaces of others with events about itself."""
         if text(ref, "kind") == "Node":
-            return text(ref, "name") == node
-        return text(ref, "kind") == "Pod" and self._nodes.is_bound(node, text(ref, "namespace"), text(ref, "name"))
+            return text(ref, "name") == node and namespace == NODE_EVENTS
+        pod_namespace = text(ref, "namespace")
+        return (
+            text(ref, "kind") == "Pod"
+            and pod_namespace == namespace
+            and self._nodes.is_bound(node, pod_namespace, text(ref, "name"))
+        )
 
 
 class NodeDeletion(Hook):

@@ -55,14 +55,16 @@ class FakeExecutor(Executor):
         super().__init__(root, journal)
         self.log: list[tuple[str, str]] = []
 
-    def make(self, directory: Path) -> bool:
+    def make(self, directory: Path | str) -> bool:
+        directory = Path(directory)
         if not super().make(directory):
             return False
         tree = directory.relative_to(self.root).parts[0]
         fill(directory, {"cgroup.procs": "", **V1_FILES[tree]} if tree in V1_FILES else V2_FILES)
         return True
 
-    def unmake(self, directory: Path) -> bool:
+    def unmake(self, directory: Path | str) -> bool:
+        directory = Path(directory)
         if not directory.exists():
             return True
         if any(child.is_dir() for child in directory.glob("*")) or (directory / "cgroup.procs").read_text().strip():
@@ -71,7 +73,8 @@ class FakeExecutor(Executor):
         self.drop(directory)
         return True
 
-    def command(self, path: Path, value: str, owner: str) -> None:
+    def command(self, path: Path | str, value: str, owner: str) -> None:
+        path = Path(path)
         before = path.read_text() if path.name == "cgroup.subtree_control" else ""
         super().command(path, value, owner)
         self.log.append((str(path.relative_to(self.root)), value))

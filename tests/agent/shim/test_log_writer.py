@@ -137,3 +137,21 @@ def test_a_full_disk_loses_text_and_nothing_else(tmp_path: Path) -> None:
 
     assert writer.lost_bytes > 0
     assert read(tmp_path) == b"kept\n"
+
+
+def test_what_prints_nothing_has_no_file(tmp_path: Path) -> None:
+    write(tmp_path / "log", [("stdout", b""), ("flush", b"")])
+    assert list(tmp_path.iterdir()) == []
+    assert read(tmp_path) == b""
+    write(tmp_path / "log", [("stdout", b"x")])
+    assert read(tmp_path) == b"x"
+
+
+def test_a_log_that_can_not_be_made_loses_text_and_nothing_else(tmp_path: Path) -> None:
+    writer = LogWriter(str(tmp_path / "none" / "log"), 4096, 2)
+    writer.write("stdout", b"lost\n")
+    assert writer.lost_bytes > 0
+    (tmp_path / "none").mkdir()
+    writer.write("stdout", b"kept\n")
+    writer.close()
+    assert read(tmp_path / "none") == b"kept\n"

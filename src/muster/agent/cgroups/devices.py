@@ -52,16 +52,16 @@ def rules(paths: Sequence[str]) -> list[str]:
     return [*USUAL, *(one for one in map(rule, paths) if one not in USUAL)]
 
 
-def apply(executor: Executor, group: Path, paths: Sequence[str]) -> None:
+def apply(executor: Executor, group: Path | str, paths: Sequence[str], *, is_fresh: bool = False) -> None:
     """Close what is open and not wanted, open what is wanted and closed. Does nothing when the list is right."""
     wanted = rules(paths)
-    now = text_of(str(group / "devices.list")).splitlines()
+    now = [EVERYTHING] if is_fresh else text_of(f"{group}/devices.list").splitlines()
     if EVERYTHING in now:
-        executor.command(group / "devices.deny", "a", OWNER)
+        executor.command(f"{group}/devices.deny", "a", OWNER)
         now = []
     for one in now:
         if one not in wanted:
-            executor.command(group / "devices.deny", one, OWNER)
+            executor.command(f"{group}/devices.deny", one, OWNER)
     for one in wanted:
         if one not in now:
-            executor.command(group / "devices.allow", one, OWNER)
+            executor.command(f"{group}/devices.allow", one, OWNER)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -28,7 +28,7 @@ WAIT_MAX_S: Final = 0.25
 DEPTH_MAX: Final = 16
 
 
-def processes(group: Path) -> set[int]:
+def processes(group: Path | str) -> set[int]:
     """In the group and all groups inside."""
     found: set[int] = set()
     for directory in inside(group):
@@ -37,7 +37,7 @@ def processes(group: Path) -> set[int]:
     return found
 
 
-def inside(group: Path, depth: int = 0) -> Iterator[Path]:
+def inside(group: Path | str, depth: int = 0) -> Iterator[str]:
     """The group and all groups inside, innermost first. Nothing when it is gone."""
     try:
         with os.scandir(group) as entries:
@@ -46,8 +46,8 @@ def inside(group: Path, depth: int = 0) -> Iterator[Path]:
         return
     if depth < DEPTH_MAX:
         for child in children:
-            yield from inside(Path(child), depth + 1)
-    yield group
+            yield from inside(child, depth + 1)
+    yield str(group)
 
 
 class Killer:
@@ -59,7 +59,7 @@ class Killer:
 
     def kill(self, group: str, trees: Sequence[Path]) -> int:
         """SIGKILL to all that is in `group` of any tree. How many there were at first."""
-        groups = [tree / group for tree in trees]
+        groups = [f"{tree}/{group}" for tree in trees]
         first = {pid for one in groups for pid in processes(one)}
         if not first:
             return 0
@@ -69,10 +69,10 @@ class Killer:
             self._thaw(group)
         return len(first)
 
-    def _kill(self, group: str, groups: Sequence[Path], first: set[int]) -> None:
+    def _kill(self, group: str, groups: Sequence[str], first: set[int]) -> None:
         if self._v2 is not None:
-            doomed = processes(self._v2 / group)
-            if self._kill_tree(self._v2 / group) and first <= doomed:
+            doomed = processes(f"{self._v2}/{group}")
+            if self._kill_tree(f"{self._v2}/{group}") and first <= doomed:
                 return  # What they fork is inside as well.
         self._freeze(group)
         for _ in range(ROUNDS_MAX):
@@ -81,9 +81,14 @@ class Killer:
                 return
             _signal(left, groups)
 
-    def remove(self, group: str, trees: Sequence[Path]) -> None:
-        """Kill what is left and take the group away from every tree. AgentError `CgroupBusy` when the kernel keeps it."""
-        left = [tree / group for tree in trees]
+    def remove(self, group: str, trees: Sequence[Path], known: Collection[str] = ()) -> None:
+        """Kill what is left and take the group away from every tree. AgentError `CgroupBusy` when the kernel keeps it.
+
+        `known`: groups that are inside for all the caller knows; looking for others is worth it only if there are."""
+        left = [f"{tree}/{group}" for tree in trees]
+        for one in left if known else ():
+            for name in known:
+                self._executor.unmake(f"{one}/{name}")
         waited_s, pause_s = 0.0, 0.0005
         while left := [one for one in left if not self._remove_tree(one)]:
             if waited_s >= WAIT_MAX_S:
@@ -98,19 +103,19 @@ class Killer:
             waited_s += pause_s
             pause_s = min(pause_s * 2, 0.02)
 
-    def _remove_tree(self, group: Path) -> bool:
+    def _remove_tree(self, group: str) -> bool:
         """True when it is gone."""
         # Mostly there is nothing inside; only otherwise it is worth looking.
         return self._executor.unmake(group) or all(self._executor.unmake(directory) for directory in inside(group))
 
-    def _kill_tree(self, group: Path) -> bool:
+    def _kill_tree(self, group: str) -> bool:
         try:
-            self._executor.command(group / "cgroup.kill", "1", OWNER)
+            self._executor.command(f"{group}/cgroup.kill", "1", OWNER)
         except KernelFileError:
             return False
         return True
 
-    def _stragglers(self, groups: Sequence[Path]) -> set[int]:
+    def _stragglers(self, groups: Sequence[str]) -> set[int]:
         """Processes that nobody has killed yet."""
         return {pid for one in groups for pid in processes(one) if not self._is_dying(pid)}
 
@@ -150,10 +155,10 @@ class Killer:
             for directory in inside(self._freezer / group):
                 if text_of(f"{directory}/freezer.state") not in ("", "THAWED"):
                     with suppress(KernelFileError):
-                        self._executor.command(directory / "freezer.state", "THAWED", OWNER)
+                        self._executor.command(f"{directory}/freezer.state", "THAWED", OWNER)
 
 
-def _signal(pids: set[int], groups: Sequence[Path]) -> None:
+def _signal(pids: set[int], groups: Sequence[str]) -> None:
     """By pidfd, and only to those that are still inside once it is open: a number may have been given to another process."""
     held: list[tuple[int, int]] = []
     try:

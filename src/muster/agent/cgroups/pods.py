@@ -63,6 +63,8 @@ class PodCgroups:
         self._every = tuple(dict.fromkeys((*self._trees, *every)))
         self._missing = tuple(missing)
         self._node_limits: Limits | None = None
+        self._known: dict[str, set[str]] = {}
+        """Pods whose groups were made here, with their containers: where to look first when they go. A hint, and no more."""
 
     def missing(self) -> Sequence[Missing]:
         return self._missing
@@ -89,6 +91,7 @@ class PodCgroups:
         is_fresh = self._make(group)
         self._apply(group, limits, is_fresh=is_fresh, is_container=False)
         self._driver.prepare(group)
+        self._known.setdefault(uid, set())
 
     def create_container(self, uid: str, container: str, limits: Limits) -> None:
         group = self._container(uid, container)
@@ -103,6 +106,7 @@ class PodCgroups:
                 ) from e
             raise
         self._apply(group, limits, is_fresh=is_fresh, is_container=True)
+        self._known.setdefault(uid, set()).add(container)
 
     def update(self, uid: str, container: str | None, limits: Limits) -> None:
         group = self._group(uid, container)
@@ -166,11 +170,15 @@ class PodCgroups:
         return self._killer.kill(self._group(uid, container), self._every)
 
     def remove(self, uid: str, container: str | None = None) -> None:
-        self._killer.remove(self._group(uid, container), self._every)
-        if container is None:
+        self._killer.remove(self._group(uid, container), self._every, self._known.get(uid, ()) if container is None else ())
+        if container is not None:
+            self._known.get(uid, set()).discard(container)
+            return
+        self._known.pop(uid, None)
+        if not self._known:
             for tree in self._every:
                 # Not while there are other pods: the kernel refuses it.
-                self.executor.unmake(tree / self._top)
+                self.executor.unmake(f"{tree}/{self._top}")
 
     def teardown(self) -> Sequence[AgentError]:
         """Kill and remove everything of this agent's, and put back what was changed. What could not be done."""
@@ -199,7 +207,7 @@ class PodCgroups:
 
     def _make(self, group: str) -> bool:
         """True when it is new in every hierarchy, so that its files say what new ones say."""
-        made = [tree for tree in self._trees if self.executor.make(tree / group)]
+        made = [tree for tree in self._trees if self.executor.make(f"{tree}/{group}")]
         return len(made) == len(self._trees)
 
     def _apply(self, group: str, limits: Limits | None, *, is_fresh: bool, is_container: bool) -> None:

@@ -58,6 +58,7 @@ class V1:
         self._executor = executor
         self._by_controller = {name: trees[name] for name in _SO if name in trees}
         self._beside = beside
+        self._has_memsw: bool | None = None
         used = dict.fromkeys(self._by_controller.values())
         if beside is not None:
             used[beside] = None
@@ -80,16 +81,26 @@ class V1:
 
     def apply(self, group: str, limits: Limits, *, is_fresh: bool, is_container: bool) -> None:
         if is_container and "devices" in self._by_controller:
-            devices.apply(self._executor, self._by_controller["devices"] / group, limits.devices)
+            devices.apply(self._executor, f"{self._by_controller['devices']}/{group}", limits.devices, is_fresh=is_fresh)
         wanted = settings(limits)
         if memory := self._by_controller.get("memory"):
-            memsw = text_of(f"{memory}/{group}/{MEMSW}")
-            wanted += memory_settings(limits, int(memsw) if memsw.isdigit() else None)
+            wanted += memory_settings(limits, self._memsw_bytes(f"{memory}/{group}", is_fresh=is_fresh))
         for one in wanted:
             tree = self._by_controller.get(one.controller)
             if tree is None or (is_fresh and one.value in (one.default, "-1")):
                 continue
-            self._executor.put(tree / group / one.file, one.value, OWNER, reads_as=one.reads_as, is_fresh=is_fresh)
+            self._executor.put(f"{tree}/{group}/{one.file}", one.value, OWNER, reads_as=one.reads_as, is_fresh=is_fresh)
+
+    def _memsw_bytes(self, group: str, *, is_fresh: bool) -> int | None:
+        """The limit of memory with swap; None where the kernel does not count swap, which one group tells for all."""
+        if self._has_memsw is False:
+            return None
+        if is_fresh and self._has_memsw:
+            return int(UNLIMITED)
+        memsw = text_of(f"{group}/{MEMSW}")
+        if is_fresh:
+            self._has_memsw = memsw.isdigit()
+        return int(memsw) if memsw.isdigit() else None
 
     def usage(self, group: str) -> CgroupUsage | None:
         if not self.trees or not os.path.isdir(f"{self.trees[0]}/{group}"):

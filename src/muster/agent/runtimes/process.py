@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
+import select
 import signal as signals
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import muster
 from muster.agent.config import AgentConfig
@@ -34,6 +34,7 @@ from muster.agent.contracts import (
     Started,
 )  # fmt: skip
 from muster.agent.layout import Layout
+from muster.agent.removing import remove_tree
 from muster.agent.runtimes import process_root as roots
 from muster.agent.shim import files
 from muster.agent.shim.client import Shims
@@ -58,6 +59,9 @@ class ProcessRuntime:
         self._absent: dict[str, str] = {}
         self._hidden: list[str] = []
         self._kept: list[str] = []
+        self._shown: list[str] = []
+        self._mount_table: TextIO | None = None
+        self._mount_poll = select.poll()
 
     # -- opening ---------------------------------------------------------------------------------------------------------------
 
@@ -85,6 +89,10 @@ class ProcessRuntime:
 
     async def close(self) -> None:
         """Everything that runs goes on running."""
+        if self._mount_table is not None:
+            self._mount_poll.unregister(self._mount_table)
+            self._mount_table.close()
+            self._mount_table = None
 
     async def image(self, reference: str, policy: str) -> Image:
         """Needs none: the programs of the machine are what there is."""
@@ -99,7 +107,7 @@ class ProcessRuntime:
             return
         launch = self.plan(sandbox, spec, run_dir)
         user = sandbox.user if "user" not in self._absent else os.geteuid()
-        await asyncio.to_thread(self._prepare, run_dir, launch, user)
+        self._prepare(run_dir, launch, user)  # a dozen short calls: handing them to a thread costs more than they do
         spaces = launch["namespaces"]
         await self._shims.launch(run_dir, has_own_pids="pid" in spaces, has_own_user="user" in spaces)
 
@@ -152,16 +160,27 @@ class ProcessRuntime:
 
     def _root(self, run_dir: Path) -> dict[str, Any]:
         own = run_dir / "root"
-        shown = roots.shown_mounts(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"), self._hidden)
         return {
             "kind": "binds" if "user" in self._absent else "overlay",
             "lower": "/",
             "upper": str(own / "upper"),
             "work": str(own / "work"),
             "merged": str(own),
-            "shown": shown,
+            "shown": self._shown_mounts(),
             "kept": self._kept,
         }
+
+    def _shown_mounts(self) -> list[str]:
+        """Mounts come and go: the kernel says whether any have since it was last asked."""
+        if self._mount_table is None:
+            self._mount_table = open("/proc/self/mountinfo", errors="surrogateescape")  # noqa: SIM115 - closed by `close`
+            self._mount_poll.register(self._mount_table, select.POLLPRI)
+            self._mount_poll.poll(0)
+        elif not self._mount_poll.poll(0):
+            return self._shown
+        self._mount_table.seek(0)
+        self._shown = roots.shown_mounts(self._mount_table.read(), self._hidden)
+        return self._shown
 
     def _mounts(self, spec: ContainerSpec, run_dir: Path, is_rooted: bool) -> list[dict[str, Any]]:
         given = [roots.bind(mount, self._layout.pods) for mount in spec.mounts]
@@ -266,18 +285,22 @@ class ProcessRuntime:
         run_dir = self._layout.run_dir(ref.uid, ref.container, ref.attempt)
         if not run_dir.exists():
             return
+        found = self.observe(ref)
+        if found is None or found.state != "exited":
+            await self._end(ref)
+            self._shims.spend(run_dir, "removed before it was started")
+        await remove_tree(run_dir / "root")
+
+    async def _end(self, ref: RunRef) -> None:
         started = await self._running(ref)
         if started is not None:
             self._kill(ref, started)
         for _ in range(int(_SETTLE_S / _POLL_S)):
             found = self.observe(ref)
             if found is None or found.state == "exited":
-                break
+                return
             await asyncio.sleep(_POLL_S)
-        else:
-            raise AgentError("ShimError", f"container {ref.container} of pod {ref.uid}: its processes do not end; try again")
-        self._shims.spend(run_dir, "removed before it was started")
-        await asyncio.to_thread(shutil.rmtree, run_dir / "root", ignore_errors=True)
+        raise AgentError("ShimError", f"container {ref.container} of pod {ref.uid}: its processes do not end; try again")
 
     async def changed(self) -> AsyncIterator[RunRef]:
         async for run_dir in self._shims.changed():

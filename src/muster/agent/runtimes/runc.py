@@ -26,6 +26,7 @@ from typing import Final
 
 import msgspec
 
+from muster.agent import trees
 from muster.agent.config import AgentConfig
 from muster.agent.contracts import (
     AgentError,
@@ -93,7 +94,9 @@ class RuncRuntime:
         self._found = await runc_probe.probe(binaries, self._config.user_namespace, self._enter(), self._point, self._state)
 
     async def close(self) -> None:
-        pass
+        """Everything that runs goes on running; the place where roots are put together goes if nothing does."""
+        if self._point and not _has_entries(self._state):
+            runc_probe.remove_mount_point(self._point)
 
     async def image(self, reference: str, policy: str) -> Image:
         return await self._images.get(reference, policy)
@@ -138,7 +141,8 @@ class RuncRuntime:
         config = runc_bundle.config(sandbox, msgspec.structs.replace(spec, mounts=mounts), image, setting)
         run_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
         bundle = run_dir / "root"
-        shutil.rmtree(bundle, ignore_errors=True)  # Of a start that was interrupted before it was on record.
+        with suppress(OSError):
+            trees.remove(bundle)  # Of a start that was interrupted before it was on record.
         bundle.mkdir(mode=0o700)
         self.store.hold(image, bundle)
         (bundle / "config.json").write_bytes(msgspec.json.encode(config))
@@ -269,7 +273,7 @@ class RuncRuntime:
             state = await self._await_end(ref)
         if (self._state / self._id(ref)).exists():
             await asyncio.to_thread(self._end, ref)
-        await asyncio.to_thread(shutil.rmtree, bundle)
+        await asyncio.to_thread(trees.remove, bundle)
 
     async def _await_end(self, ref: RunRef) -> RunState:
         """The shim writes the end down once everything is dead; it is not torn away from under it."""
@@ -330,6 +334,13 @@ class RuncRuntime:
 
 
 _QUIET: Final = [(os.POSIX_SPAWN_OPEN, fd, "/dev/null", os.O_RDWR, 0) for fd in (0, 1, 2)]
+
+
+def _has_entries(directory: Path) -> bool:
+    try:
+        return bool(os.listdir(directory))
+    except FileNotFoundError:
+        return False
 
 
 def _device(path: str) -> Device:

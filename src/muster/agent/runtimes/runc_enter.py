@@ -21,8 +21,10 @@ import ctypes
 import os
 import stat
 import sys
-from contextlib import suppress
-from typing import NoReturn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 _CLONE_NEWNS = 0x00020000
 _CLONE_NEWUSER = 0x10000000
@@ -196,10 +198,9 @@ def become(words: list[str], argv: list[str], streams: tuple[int, int, int] | No
         enter(words)
         os.execv(argv[0], argv)  # noqa: S606 - no shell is wanted
     except BaseException as e:  # noqa: BLE001 - a child must not return into its parent's code
-        with suppress(OSError):
-            log = next((word[4:] for word in words if word.startswith("log=")), "/dev/stderr")
-            fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            os.write(fd, f"the root file system can't be put together: {e}\n".encode())
+        log = next((word[4:] for word in words if word.startswith("log=")), "/dev/stderr")
+        fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.write(fd, f"the root file system can't be put together: {e}\n".encode())
     finally:
         os._exit(1)
 

@@ -46,6 +46,15 @@ def mount_point(run: Path, agent_id: str) -> str:
     raise AgentError("RuntimeNotReady", f"{run} and {RUN}: users other than root can't pass through; allow it (mode 0711)")
 
 
+def remove_mount_point(point: str) -> None:
+    """What `mount_point` made, as far as nothing else is in there. For when no container is left: the kernel would take their
+    roots away with it."""
+    top = Path(point)
+    for path in (top / "merged", top, top.parent, top.parent.parent):
+        with suppress(OSError):
+            path.rmdir()
+
+
 async def probe(binaries: list[str], user_namespace: str, enter: list[str], point: str, state: Path) -> Found:
     """AgentError `RuntimeNotReady` with everything that was tried."""
     if os.geteuid() != 0:

@@ -6,29 +6,32 @@ length, then JSON; the answer is followed by the output. When the agent goes awa
 
 from __future__ import annotations
 
-import contextlib
-import json
+import _socket
 import os
 import select
-import signal
-import socket
 import struct
 import time
-from typing import Any
 
-from muster.agent.shim import container, files
+from muster.agent.shim import container, files, light
 from muster.agent.shim import namespaces as ns
+from muster.agent.shim.light import ignoring, signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 OUTPUT_BYTES_MAX = 10 * 1024
 REQUEST_BYTES_MAX = 8 * 2**20
 _LENGTH = struct.Struct("!I")
+_PIPE_READS = 17
+"""So many reads empty a pipe, which holds 1 MiB at most."""
 
 
-def serve(channel: socket.socket) -> None:
+def serve(channel: _socket.socket) -> None:
     length = _LENGTH.unpack(_read(channel, 4))[0]
     if length > REQUEST_BYTES_MAX:
         return
-    request = json.loads(_read(channel, length))
+    request = light.decode(_read(channel, length))
     answer: dict[str, Any]
     try:
         if "probe" in request:
@@ -39,13 +42,13 @@ def serve(channel: socket.socket) -> None:
             answer, output = _run(request, channel)
     except OSError as e:
         answer, output = {"error": e.strerror or str(e)}, b""
-    data = json.dumps(answer).encode()
+    data = light.encode(answer)
     channel.setblocking(True)
     channel.sendall(_LENGTH.pack(len(data)) + data + output)
 
 
 def pack(request: dict[str, Any]) -> bytes:
-    data = json.dumps(request).encode()
+    data = light.encode(request)
     if len(data) > REQUEST_BYTES_MAX:
         raise ValueError(f"a command of {len(data)} bytes: at most {REQUEST_BYTES_MAX}")
     return _LENGTH.pack(len(data)) + data
@@ -55,10 +58,10 @@ def unpack(data: bytes) -> tuple[dict[str, Any], bytes] | None:
     """None: there is no whole answer."""
     if len(data) < 4 or len(data) < 4 + (length := _LENGTH.unpack_from(data)[0]):
         return None
-    return json.loads(data[4 : 4 + length]), data[4 + length :]
+    return light.decode(data[4 : 4 + length]), data[4 + length :]
 
 
-def _read(channel: socket.socket, count: int) -> bytes:
+def _read(channel: _socket.socket, count: int) -> bytes:
     data = b""
     while len(data) < count:
         chunk = channel.recv(count - len(data))
@@ -68,7 +71,7 @@ def _read(channel: socket.socket, count: int) -> bytes:
     return data
 
 
-def _run(request: dict[str, Any], channel: socket.socket) -> tuple[dict[str, Any], bytes]:
+def _run(request: dict[str, Any], channel: _socket.socket) -> tuple[dict[str, Any], bytes]:
     """The pid namespace is entered here, since it takes hold for children only; everything else in the child."""
     launch = request["launch"]
     deadline = time.monotonic() + request["timeout_s"]
@@ -86,7 +89,7 @@ def _run(request: dict[str, Any], channel: socket.socket) -> tuple[dict[str, Any
             ns.setns(pid_fd, ns.CLONE_NEWPID, "pid namespace")
     ns.become_subreaper()
     out, inner = os.pipe()
-    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    mine, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     child = os.fork()
     if child == 0:
@@ -98,11 +101,11 @@ def _run(request: dict[str, Any], channel: socket.socket) -> tuple[dict[str, Any
         output, is_timeout = _watch(child, out, channel, deadline)
     finally:
         # What it leaves in its own session goes with it.
-        with contextlib.suppress(ProcessLookupError):
+        with ignoring(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    with contextlib.suppress(OSError):
-        if problem := mine.recv(4096, socket.MSG_DONTWAIT):
+    with ignoring(OSError):
+        if problem := mine.recv(4096, _socket.MSG_DONTWAIT):
             return {"error": problem.decode(errors="replace").partition(" ")[2]}, b""
     code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
     return {"code": code, "is_timeout": is_timeout}, output
@@ -122,7 +125,7 @@ def _become(launch: dict[str, Any], streams: container.Streams, pid_fd: int, pro
     container.execute(launch)
 
 
-def _watch(child: int, out: int, channel: socket.socket, deadline: float) -> tuple[bytes, bool]:
+def _watch(child: int, out: int, channel: _socket.socket, deadline: float) -> tuple[bytes, bool]:
     """What it prints, at most so much of it, until it ends, its time is up, or nobody wants to know any more."""
     kept = bytearray()
     os.set_blocking(out, False)
@@ -137,8 +140,10 @@ def _watch(child: int, out: int, channel: socket.socket, deadline: float) -> tup
             if out in ready and not _keep(out, kept):
                 poll.unregister(out)
             if end_fd in ready:
-                while _keep(out, kept):
-                    pass
+                # What it has left behind may print for ever; what it printed itself is in the pipe.
+                for _ in range(_PIPE_READS):
+                    if not _keep(out, kept):
+                        break
                 return bytes(kept), False
             if channel.fileno() in ready or left_s <= 0:
                 return bytes(kept), True

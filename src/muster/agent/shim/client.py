@@ -63,6 +63,8 @@ class Shims:
         """Ready to launch; starts that an earlier agent had on their way have come to something."""
         self._is_open = True
         self._layout.run.mkdir(mode=0o711, parents=True, exist_ok=True)
+        self._layout.pods.mkdir(mode=0o711, parents=True, exist_ok=True)
+        files.spread(str(self._layout.pods))
         self._bind_events()
         try:
             await self._ensure_zygote()
@@ -160,12 +162,12 @@ class Shims:
     # -- starting --------------------------------------------------------------------------------------------------------------
 
     def write_launch(self, run_dir: Path, launch: Launch) -> None:
-        """Durable when it returns, so that the attempt is known to have been spent whatever happens next."""
+        """The shim makes it durable before anything of the run executes, so the attempt is known to be spent from then on."""
         os.makedirs(run_dir, mode=0o711, exist_ok=True)
         dir_fd = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             whole = {**launch, "bootId": self._boot_id, "events": str(self._layout.events_socket)}
-            files.write_new(dir_fd, LAUNCH, whole)
+            files.write_new(dir_fd, LAUNCH, msgspec.json.encode(whole))
         finally:
             os.close(dir_fd)
 

@@ -6,15 +6,19 @@ it into its cgroups. It executes only after the shim has said go: nothing of the
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
-import signal
-import socket
-from collections.abc import Callable
-from typing import Any, NoReturn
 
 from muster.agent.shim import namespaces as ns
 from muster.agent.shim import rooting
+from muster.agent.shim.light import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _socket import socket
+    from collections.abc import Callable
+    from typing import Any, NoReturn
 
 READY, GO = b"ready", b"go"
 """Said by the task, and to it."""
@@ -23,7 +27,7 @@ READY, GO = b"ready", b"go"
 class Streams:
     """Descriptors that the task is given. What is written to `control` reaches the parent; it is gone with the exec."""
 
-    def __init__(self, control: socket.socket, stdin: int, stdout: int, stderr: int) -> None:
+    def __init__(self, control: socket, stdin: int, stdout: int, stderr: int) -> None:
         self.control = control
         self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
 
@@ -83,11 +87,19 @@ def prepare(launch: dict[str, Any]) -> None:
 
 def execute(launch: dict[str, Any]) -> None:
     """Raises OSError when there is no such program; otherwise never returns."""
-    env = dict(launch["env"])
-    try:
-        os.execvpe(launch["argv"][0], launch["argv"], env)  # noqa: S606 - what is executed is the user's own command
-    except OSError as e:
-        raise OSError(e.errno, f"execute {launch['argv'][0]!r}: {os.strerror(e.errno or 0)}") from e
+    argv, env = launch["argv"], dict(launch["env"])
+    # Not os.execvpe: that imports a module first, which this user may not be able to read.
+    places = [""] if "/" in argv[0] else env.get("PATH", os.defpath).split(":")
+    problem = errno.ENOENT
+    for place in places:
+        try:
+            os.execve(os.path.join(place, argv[0]), argv, env)  # noqa: S606 - what is executed is the user's own command
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as e:
+            if problem == errno.ENOENT and e.errno:
+                problem = e.errno
+    raise OSError(problem, f"execute {argv[0]!r}: {os.strerror(problem)}")
 
 
 def guarded(streams: Streams, do: Callable[[], None]) -> NoReturn:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
+import _socket
 import fcntl
 import os
 import select
-import socket
 
+from muster.agent.shim.light import ignoring
 from muster.agent.shim.log_writer import LINE_BYTES_MAX, LogWriter
 from muster.agent.shim.reaping import Reaper
 
 _FLUSH_AFTER_MS = 1000
 _PIPE_BYTES = 256 * 1024
+_DRAIN_BYTES_MAX = 1024 * 1024
+"""All that a pipe can hold. Whoever still writes was handed the pipe by the run, and may never stop."""
 
 
 def pipe() -> tuple[int, int]:
     """Read end (never waits) and write end."""
     outer, inner = os.pipe()
-    with contextlib.suppress(OSError):  # beyond what one user may have in pipes
+    with ignoring(OSError):  # beyond what one user may have in pipes
         fcntl.fcntl(outer, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     os.set_blocking(outer, False)
     return outer, inner
@@ -37,7 +39,7 @@ class Output:
         os.close(self.inner_out)
         os.close(self.inner_err)
 
-    def copy_until_end(self, pid: int, reaper: Reaper, control: socket.socket | None = None) -> tuple[int, bytes]:
+    def copy_until_end(self, pid: int, reaper: Reaper, control: _socket.socket | None = None) -> tuple[int, bytes]:
         """Copy until the child `pid` has ended: its status, and what came over `control`, if anything."""
         poll = select.poll()
         said = b""
@@ -59,9 +61,11 @@ class Output:
     def drain(self) -> None:
         """What is left in the pipes, whoever still has them open."""
         for fd, name in self._names.items():
-            with contextlib.suppress(BlockingIOError):
-                while data := os.read(fd, LINE_BYTES_MAX):
+            left = _DRAIN_BYTES_MAX
+            with ignoring(BlockingIOError):
+                while left > 0 and (data := os.read(fd, LINE_BYTES_MAX)):
                     self._log.write(name, data)
+                    left -= len(data)
 
     def _pump(self, fd: int) -> bool:
         """False at the end of the stream."""
@@ -74,8 +78,8 @@ class Output:
         return bool(data)
 
 
-def _said(control: socket.socket) -> bytes:
+def _said(control: _socket.socket) -> bytes:
     try:
-        return control.recv(4096, socket.MSG_DONTWAIT)
+        return control.recv(4096, _socket.MSG_DONTWAIT)
     except OSError:
         return b""

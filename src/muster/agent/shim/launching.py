@@ -37,10 +37,16 @@ contract between the two.
 
 from __future__ import annotations
 
-from typing import Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-Launch = dict[str, Any]
-LAUNCH, LOCK, STARTED, EXIT, LOG = "launch.json", "lock", "started.json", "exit.json", "log"
+    Launch = dict[str, Any]
+else:
+    Launch = dict
+LAUNCH, STARTED, EXIT, LOG = "launch.json", "started.json", "exit.json", "log"
+LOCK = LAUNCH
+"""The file that the shim holds a lock on for as long as it lives. It is written in place and never replaced."""
 BEGUN = "begun.json"
 """Written before a command with a pidFile is run: the attempt is spent, whatever becomes of it."""
 TERMINATION = "termination-log"

@@ -2,6 +2,8 @@
 
     <RFC 3339 with nanoseconds> <stdout|stderr> <P|F> <text>
 
+The directory and its file are made with the first output: many runs print nothing.
+
 `F` ends a line; `P` is a piece of one that goes on, so that joining the texts (with a newline after each `F`) gives back
 exactly the bytes that were printed. `0.log` is written; at `bytes_max` it becomes `0.log.<n>`, n rising, and the oldest goes.
 
@@ -12,6 +14,8 @@ from __future__ import annotations
 
 import os
 import time
+
+from muster.agent.shim.light import ignoring
 
 CURRENT = "0.log"
 LINE_BYTES_MAX = 64 * 1024
@@ -28,15 +32,23 @@ def rotated(names: list[str]) -> list[int]:
 
 class LogWriter:
     def __init__(self, directory: str, bytes_max: int, files_max: int) -> None:
-        self._dir_fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._directory = directory
+        self._dir_fd = self._fd = -1
         self._bytes_max = max(bytes_max, 1024)
         self._files_max = max(files_max, 1)
         self._line_max = min(LINE_BYTES_MAX, self._bytes_max - _PREFIX_BYTES)
         self._pending = {"stdout": b"", "stderr": b""}
+        self._numbers: list[int] = []
+        self._size = 0
+        self.lost_bytes = 0
+
+    def _begin(self) -> None:
+        with ignoring(FileExistsError):
+            os.mkdir(self._directory, 0o700)
+        self._dir_fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._numbers = rotated(os.listdir(self._dir_fd))
         self._fd = self._open()
         self._size = os.fstat(self._fd).st_size
-        self.lost_bytes = 0
 
     def _open(self) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -73,8 +85,10 @@ class LogWriter:
 
     def close(self) -> None:
         self.flush()
-        os.close(self._fd)
-        os.close(self._dir_fd)
+        for fd in (self._fd, self._dir_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._dir_fd = -1
 
     def _prefixes(self, stream: str) -> tuple[bytes, bytes]:
         now_ns = time.time_ns()
@@ -92,6 +106,15 @@ class LogWriter:
 
     def _append(self, pieces: list[bytes]) -> None:
         """Each piece stays whole, in one file."""
+        if self._fd < 0:
+            try:
+                self._begin()
+            except OSError:
+                self.lost_bytes += sum(map(len, pieces))
+                if self._dir_fd >= 0:
+                    os.close(self._dir_fd)
+                    self._dir_fd = -1
+                return
         group: list[bytes] = []
         group_bytes = 0
         for piece in pieces:

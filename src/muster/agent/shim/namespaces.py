@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import struct
-from typing import Final
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
 
 CLONE_NEWNS: Final = 0x0002_0000
 CLONE_NEWUTS: Final = 0x0400_0000
@@ -44,7 +46,7 @@ _CAPABILITY_VERSION_3 = 0x20080522
 _OPENAT2 = 437
 _RESOLVE_NO_MAGICLINKS, _RESOLVE_BENEATH, _RESOLVE_IN_ROOT = 0x02, 0x08, 0x10
 _KEYCTL_JOIN_SESSION_KEYRING = 1
-_KEYCTL: Final = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "loongarch64": 219}.get(platform.machine())
+_KEYCTL: Final = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "loongarch64": 219}.get(os.uname().machine)
 
 CAPABILITIES: Final = (
     "CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP", "LINUX_IMMUTABLE",
@@ -174,9 +176,10 @@ def become(user: int, group: int, groups: list[int], keep: list[str]) -> None:
     """Another user for good, with the capabilities `keep` and no others, now and after every exec."""
     numbers = capability_numbers(keep)
     if os.geteuid() == 0:
+        prctl = _libc.prctl
         for number in range(_LAST_CAPABILITY + 1):
-            if number not in numbers:
-                _prctl(_PR_CAPBSET_DROP, number, step=f"drop capability {number}")
+            if number not in numbers and prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) < 0:
+                _check(-1, f"drop capability {number}")
         if numbers:
             _prctl(_PR_SET_KEEPCAPS, 1, step="prctl(KEEPCAPS)")
         os.setgroups(groups)

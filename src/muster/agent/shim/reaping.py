@@ -5,11 +5,11 @@ For the one thread of a shim, which is the first process of a pid namespace, or 
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 
+from muster.agent.shim import files
 from muster.agent.shim import namespaces as ns
+from muster.agent.shim.light import ignoring, signal
 
 
 class Reaper:
@@ -27,10 +27,10 @@ class Reaper:
 
     def reap(self, wanted: int) -> int | None:
         """The status of `wanted`, if it has ended. Whoever else has is forgotten."""
-        with contextlib.suppress(BlockingIOError):
+        with ignoring(BlockingIOError):
             os.read(self.fd, 4096)
         found = None
-        with contextlib.suppress(ChildProcessError):
+        with ignoring(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
@@ -44,17 +44,16 @@ class Reaper:
 
     def end_all(self) -> None:
         """SIGKILL for all that is left of the run, until nothing is."""
-        with contextlib.suppress(ChildProcessError):
+        with ignoring(ChildProcessError):
             while True:
                 self._kill()
                 os.waitpid(-1, 0)
 
     def _kill(self) -> None:
         if self._is_first:
-            with contextlib.suppress(ProcessLookupError):
+            with ignoring(ProcessLookupError):
                 os.kill(-1, signal.SIGKILL)  # all of the namespace but this one
             return
-        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as f:
-            for pid in f.read().split():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
+        for pid in files.read_small(f"/proc/self/task/{os.getpid()}/children").split():
+            with ignoring(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)

@@ -7,13 +7,16 @@ source inside its volume (`sourceRoot`). What is mounted is named by file descri
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import stat
-from typing import Any, Final
 
 from muster.agent.shim import namespaces as ns
+from muster.agent.shim.light import ignoring
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Final
 
 _LINKS_MAX: Final = 40
 _PATH_FLAGS: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -85,19 +88,19 @@ def find(root_fd: int, path: str, *, make: str = "", is_confined: bool = False, 
     except OSError as e:
         if e.errno == errno.EXDEV:
             raise Outside(errno.EXDEV, f"{path} leads out of its volume") from e
-        if e.errno not in (errno.ENOENT, errno.ENOSYS, errno.EPERM):
+        if e.errno not in (errno.ENOENT, errno.ENOSYS, errno.EPERM) or (e.errno == errno.ENOENT and not make):
             raise
     return walk(root_fd, path, make=make, is_confined=is_confined, owner=owner)
 
 
 def _make(dir_fd: int, name: str, kind: str, owner: tuple[int, int] | None) -> int:
     if kind == "dir":
-        with contextlib.suppress(FileExistsError):
+        with ignoring(FileExistsError):
             os.mkdir(name, 0o755, dir_fd=dir_fd)
             if owner:
                 os.chown(name, *owner, dir_fd=dir_fd, follow_symlinks=False)
     else:
-        with contextlib.suppress(FileExistsError):
+        with ignoring(FileExistsError):
             os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=dir_fd))
     return os.open(name, _PATH_FLAGS, dir_fd=dir_fd)
 
@@ -156,10 +159,14 @@ def _escape(path: str) -> str:
 def _system(root_fd: int, launch: dict[str, Any]) -> None:
     """/proc and /sys of its own namespaces, and a /dev with little in it."""
     if "pid" in launch["namespaces"]:
-        _over(root_fd, "/proc", "proc", _QUIET, "")
+        # Its own processes only: the first one in there is the shim, whose mounts and arguments are the host's.
+        try:
+            _over(root_fd, "/proc", "proc", _QUIET, "hidepid=2")
+        except OSError:
+            _over(root_fd, "/proc", "proc", _QUIET, "")
     else:
         _bind(root_fd, "/proc", {"target": "/proc", "source": "/proc"}, launch)
-    with contextlib.suppress(OSError):  # without a user namespace's network it is not ours to mount: then there is none
+    with ignoring(OSError):  # without a user namespace's network it is not ours to mount: then there is none
         _over(root_fd, "/sys", "sysfs", _QUIET | ns.MS_RDONLY, "")
     _over(root_fd, "/dev", "tmpfs", ns.MS_NOSUID | ns.MS_NOEXEC, "mode=0755,size=64k")
     dev_fd = find(root_fd, "/dev")
@@ -174,7 +181,7 @@ def _system(root_fd: int, launch: dict[str, Any]) -> None:
         os.mkdir("shm", dir_fd=dev_fd)
         os.mkdir("pts", dir_fd=dev_fd)
         _over(dev_fd, "shm", "tmpfs", _QUIET, f"mode=1777,size={SHM_BYTES}")
-        with contextlib.suppress(OSError):
+        with ignoring(OSError):
             _over(dev_fd, "pts", "devpts", ns.MS_NOSUID | ns.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620")
             os.symlink("pts/ptmx", "ptmx", dir_fd=dev_fd)
     finally:

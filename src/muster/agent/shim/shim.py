@@ -15,22 +15,24 @@ Invariants:
 
 from __future__ import annotations
 
-import contextlib
+import _socket
 import errno
 import os
-import signal
-import socket
 import time
-from collections.abc import Callable
-from typing import Any
 
 from muster.agent.runtimes import runc_enter
 from muster.agent.shim import container, files
 from muster.agent.shim import namespaces as ns
 from muster.agent.shim.copying import Output, pipe
 from muster.agent.shim.launching import BEGUN, EXIT, LAUNCH, LOCK, LOG, STARTED
+from muster.agent.shim.light import ignoring, signal
 from muster.agent.shim.log_writer import LogWriter
 from muster.agent.shim.reaping import Reaper
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 _TELL_TIMEOUT_S = 5.0
 START_ERROR = "StartError"
@@ -60,15 +62,13 @@ class Shim:
         self._launch = launch
         ns.set_name("muster-shim")
         exited = self._carry(lock_fd)
+        # Whole under its name, whoever is killed. It need not survive a power failure: after another boot the run is lost.
         files.write_json(self._dir_fd, EXIT, {**exited, "at": _now()}, is_durable=False)
-        self._tell()  # first told, then kept for the case of a power failure: the agent need not wait for the disk
-        files.sync(self._dir_fd, EXIT)
+        self._tell()
 
     def _carry(self, lock_fd: int) -> dict[str, Any]:
         limits = self._launch["log"]
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(LOG, 0o700, dir_fd=self._dir_fd)
-        log = LogWriter(os.path.join(self._directory, LOG), limits["bytesMax"], limits["filesMax"])
+        log = LogWriter(f"{self._directory}/{LOG}", limits["bytesMax"], limits["filesMax"])
         carry = self._carry_command if self._launch.get("pidFile") else self._carry_container
         reaper = Reaper()
         try:
@@ -83,7 +83,7 @@ class Shim:
     # -- a container of our own ------------------------------------------------------------------------------------------------
 
     def _carry_container(self, output: Output, reaper: Reaper, lock_fd: int) -> dict[str, Any]:
-        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        mine, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         task = os.fork()
         if task == 0:
             # The lock is the shim's alone: a child that kept it would hide the shim's death.
@@ -95,12 +95,13 @@ class Shim:
         theirs.close()
         output.close_inner()
         self._put_into_cgroups(task)
+        self._spend(lock_fd)
         said = mine.recv(4096)
         if said != container.READY:
             reaper.end_all()
             return _start_error(said or b"0 the container's first process was killed before it was ready")
         self._started(task)
-        with contextlib.suppress(OSError):  # it was killed meanwhile: its end says so
+        with ignoring(OSError):  # it was killed meanwhile: its end says so
             mine.send(container.GO)
         self._tell()
         status, said = output.copy_until_end(task, reaper, mine)
@@ -108,10 +109,16 @@ class Shim:
         output.drain()
         return _start_error(said) if said else self._exited(status)
 
+    @staticmethod
+    def _spend(lock_fd: int) -> None:
+        """`launch.json` is on the disk, with its name: the attempt is spent, whatever happens to the machine. Before the task
+        executes, and while it still builds its root, so that nobody waits for the disk."""
+        os.fsync(lock_fd)
+
     def _put_into_cgroups(self, task: int) -> None:
         """Not by the task itself: the kernel may take its time over the first move, and the task has its root to build."""
         for path in self._launch["cgroupProcs"]:
-            with contextlib.suppress(ProcessLookupError):  # it has failed, and says why
+            with ignoring(ProcessLookupError):  # it has failed, and says why
                 fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
                 try:
                     os.write(fd, str(task).encode())
@@ -141,7 +148,8 @@ class Shim:
 
     def _carry_command(self, output: Output, reaper: Reaper, lock_fd: int) -> dict[str, Any]:
         """The command may have started the task when it is interrupted, so the attempt is spent before it is run."""
-        files.write_json(self._dir_fd, BEGUN, {"at": _now()})
+        self._spend(lock_fd)
+        files.write_json(self._dir_fd, BEGUN, {"at": _now()}, is_durable=False)
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         command = self._spawn_command((null, output.inner_out, output.inner_err), lock_fd)
         output.close_inner()
@@ -155,7 +163,7 @@ class Shim:
             if problem and self._is_over(pid):
                 problem = b""  # killed before it was let go: that is how it ended, and not that it could not start
             if problem:
-                with contextlib.suppress(ProcessLookupError):
+                with ignoring(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             self._tell()
             status, _ = output.copy_until_end(pid, reaper)
@@ -163,7 +171,7 @@ class Shim:
         # Before stopArgv: `runc delete` takes the cgroup away, and with it the count of what was killed for memory.
         exited = _start_error(problem) if problem else self._exited(status)
         if self._launch.get("stopArgv"):
-            with contextlib.suppress(OSError):
+            with ignoring(OSError):
                 reaper.wait(self._spawn(self._launch["stopArgv"], null, null, null))
         reaper.end_all()
         return exited
@@ -200,7 +208,7 @@ class Shim:
             _, status = os.waitpid(child, 0)
             if status == 0:
                 return b""
-            with contextlib.suppress(BlockingIOError):
+            with ignoring(BlockingIOError):
                 return f"0 {' '.join(argv[:2])}: ".encode() + (os.read(out, 2000).strip() or self._start_log().encode())
             return f"0 {' '.join(argv[:2])}: {self._start_log()}".encode()
         finally:
@@ -240,16 +248,15 @@ class Shim:
         path = self._launch.get("oomFile")
         if not path:
             return 0
-        with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as f:
-            for line in f:
-                if line.startswith("oom_kill "):
-                    return int(line.split()[1])
-        return 0
+        try:
+            return files.number_after(files.read_small(path), b"oom_kill ")
+        except (OSError, ValueError, IndexError):
+            return 0
 
     def _tell(self) -> None:
         """The agent may be away: then it reads the files when it comes back."""
         if path := self._launch.get("events"):
-            with contextlib.suppress(OSError):
+            with ignoring(OSError):
                 tell(path, self._directory)
 
 
@@ -257,9 +264,12 @@ def tell(path: str, directory: str) -> None:
     """Addresses of sockets are short, paths need not be: so the socket is reached through its directory."""
     dir_fd = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
-            s.settimeout(_TELL_TIMEOUT_S)
-            s.sendto(directory.encode(), f"/proc/self/fd/{dir_fd}/{os.path.basename(path)}")
+        channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
+        try:
+            channel.settimeout(_TELL_TIMEOUT_S)
+            channel.sendto(directory.encode(), f"/proc/self/fd/{dir_fd}/{os.path.basename(path)}")
+        finally:
+            channel.close()
     finally:
         os.close(dir_fd)
 

@@ -9,23 +9,24 @@ earlier agent asked for is still on its way.
 
 from __future__ import annotations
 
-import contextlib
+import _socket
 import gc
-import json
 import os
-import signal
-import socket
 import sys
-from collections.abc import Callable
-from typing import NoReturn
 
 if __name__ == "__main__":
     # Run as a file, without site-packages: the package is found beside this file, and its parents hold docstrings only.
     sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)))
 
-from muster.agent.shim import beside, files
+from muster.agent.shim import beside, files, light
 from muster.agent.shim import namespaces as ns
+from muster.agent.shim.light import ignoring, signal
 from muster.agent.shim.shim import Shim
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import NoReturn
 
 MESSAGE_BYTES_MAX = 64 * 1024
 _FDS_MAX = 1
@@ -38,8 +39,8 @@ def main(socket_fd: int, lock_path: str) -> None:
     files.take_lock(lock_fd, is_waiting=True)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children that have ended are gone at once
     own_fd = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
-    agent = socket.socket(fileno=socket_fd)
-    agent.set_inheritable(False)
+    agent = _socket.socket(fileno=socket_fd)
+    os.set_inheritable(socket_fd, False)
     files.boot_id()  # asked once, here, for all
     gc.collect()
     gc.disable()
@@ -49,7 +50,7 @@ def main(socket_fd: int, lock_path: str) -> None:
         data, fds = _receive(agent)
         if not data:
             return
-        request = json.loads(data)
+        request = light.decode(data)
         try:
             pid = _fork(own_fd if request.get("ownPids") else -1, bool(request.get("ownUser")))
         except OSError as e:
@@ -81,27 +82,29 @@ def _fork_twice() -> int:
     pid = os.fork()
     if pid != 0:
         return pid
-    with contextlib.suppress(OSError):
+    with ignoring(OSError):
         ns.unshare_user(ns.CLONE_NEWPID)
         if os.fork() == 0:
             return 0
     os._exit(0)
 
 
-def _receive(agent: socket.socket) -> tuple[bytes, list[int]]:
+def _receive(agent: _socket.socket) -> tuple[bytes, list[int]]:
     try:
-        data, fds, _, _ = socket.recv_fds(agent, MESSAGE_BYTES_MAX, _FDS_MAX)
+        data, extra, _, _ = agent.recvmsg(MESSAGE_BYTES_MAX, _socket.CMSG_SPACE(_FDS_MAX * 4))
     except ConnectionError:
         return b"", []
-    return data, fds
+    rights = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS)
+    packed = b"".join(part for level, kind, part in extra if (level, kind) == rights)
+    return data, [int.from_bytes(packed[at : at + 4], sys.byteorder) for at in range(0, len(packed) // 4 * 4, 4)]
 
 
-def _answer(agent: socket.socket, number: int, problem: str) -> None:
-    with contextlib.suppress(OSError):  # the agent is gone; what was asked for goes on
-        agent.send(json.dumps({"id": number, "problem": problem[:4000]}).encode())
+def _answer(agent: _socket.socket, number: int, problem: str) -> None:
+    with ignoring(OSError):  # the agent is gone; what was asked for goes on
+        agent.send(light.encode({"id": number, "problem": problem[:4000]}))
 
 
-def _child(agent: socket.socket, lock_fd: int, request: dict[str, object], fds: list[int]) -> NoReturn:
+def _child(agent: _socket.socket, lock_fd: int, request: dict[str, object], fds: list[int]) -> NoReturn:
     code = 1
     try:
         os.setsid()
@@ -109,7 +112,7 @@ def _child(agent: socket.socket, lock_fd: int, request: dict[str, object], fds: 
         if fds:
             os.close(lock_fd)
             agent.close()
-            beside.serve(socket.socket(fileno=fds[0]))
+            beside.serve(_socket.socket(fileno=fds[0]))
         else:
             Shim(str(request["dir"])).run(_answer_once(agent, lock_fd, int(str(request["id"]))))
         code = 0
@@ -117,7 +120,7 @@ def _child(agent: socket.socket, lock_fd: int, request: dict[str, object], fds: 
         os._exit(code)
 
 
-def _answer_once(agent: socket.socket, lock_fd: int, number: int) -> Callable[[str], None]:
+def _answer_once(agent: _socket.socket, lock_fd: int, number: int) -> Callable[[str], None]:
     def answer(problem: str) -> None:
         _answer(agent, number, problem)
         agent.close()

@@ -50,6 +50,14 @@ def _read_config(path: Path | None, overrides: dict[str, Any]) -> AgentConfig:
     return config
 
 
+def _remembered(layout: Layout, given: dict[str, Any]) -> dict[str, Any]:
+    """Who this data directory has joined as, for what neither the command line nor the file says."""
+    from muster.agent.joining import Credentials
+
+    has = Credentials(layout.credentials).joined()
+    return given if has is None else {**given, "name": given["name"] or has.name, "domain": given["domain"] or has.domain}
+
+
 async def _connect(
     config: AgentConfig, layout: Layout, *, server: str, token: str, kubeconfig: str | None, context: str, trust: dict[str, Any]
 ) -> tuple[ClientConfig, JoinRequest | None]:
@@ -83,15 +91,13 @@ async def _serve(agent: Agent, reload: Any, stop: Stop) -> None:
     from muster.agent.node import Forgotten
     from muster.objects.status import ApiError
 
-    leaving: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    leaving = _Leaving()
     _take_signals(leaving, reload)
     try:
         if not await stop.unless(_started(agent)):
             return
         _announce(agent)
-        ended = await stop.unless(_until(agent, leaving))
-        if ended is not None:
-            await stop.unless(agent.leave(drain=ended))
+        if await stop.unless(_until(agent, leaving)) and await stop.unless(_left(agent, leaving)):
             click.echo(f"node {agent.name} has left", err=True)
     except Taken as error:
         raise CliError(str(error), ExitCode.CONFLICT) from error
@@ -105,28 +111,42 @@ async def _serve(agent: Agent, reload: Any, stop: Stop) -> None:
         await agent.stop()
 
 
-def _take_signals(leaving: asyncio.Future[bool], reload: Any) -> None:
-    def leave(is_drained: bool) -> None:
-        if not leaving.done():
-            leaving.set_result(is_drained)
+class _Leaving:
+    """What `--leave` has asked for. Who waited first may say `--drain` later."""
 
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.is_drained = False
+
+    def ask(self, is_drained: bool) -> None:
+        self.is_drained = self.is_drained or is_drained
+        self.asked.set()
+
+
+def _take_signals(leaving: _Leaving, reload: Any) -> None:
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(LEAVE, leave, False)
-    loop.add_signal_handler(DRAIN, leave, True)
+    loop.add_signal_handler(LEAVE, leaving.ask, False)
+    loop.add_signal_handler(DRAIN, leaving.ask, True)
     loop.add_signal_handler(signal.SIGHUP, reload)
 
 
-async def _until(agent: Agent, leaving: asyncio.Future[bool]) -> bool:
-    """Whether to drain, when the node is to leave; raises what ends the agent."""
-    running = asyncio.ensure_future(agent.run())
+async def _until(agent: Agent, leaving: _Leaving) -> bool:
+    """True when the node is to leave; raises what ends the agent."""
+    running, asked = asyncio.ensure_future(agent.run()), asyncio.ensure_future(leaving.asked.wait())
     try:
-        await asyncio.wait((running, leaving), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((running, asked), return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             running.result()
-        return leaving.result()
+        return True
     finally:
         running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        asked.cancel()
+        await asyncio.gather(running, asked, return_exceptions=True)
+
+
+async def _left(agent: Agent, leaving: _Leaving) -> bool:
+    await agent.leave(drain=lambda: leaving.is_drained)
+    return True
 
 
 async def _started(agent: Agent) -> bool:
@@ -166,7 +186,8 @@ def _leave(layout: Layout, drain: bool) -> None:
         if holder_of(layout.lock) != pid:
             return
         signal.pidfd_send_signal(handle, DRAIN if drain else LEAVE)
-        click.echo(f"told the agent (process {pid}) to leave; waiting until its pods have ended", err=True)
+        ends = "ending its pods" if drain else "waiting until its pods have ended (--leave --drain ends them)"
+        click.echo(f"told the agent (process {pid}) to leave; {ends}", err=True)
         select.select([handle], [], [])
     except ProcessLookupError:
         return
@@ -243,6 +264,9 @@ def agent(
         return
     given = {"domain": domain, "name": name, "runtime": runtime}
     config = _read_config(config_file, given)
+    if not token and not kubeconfig:
+        given = _remembered(layout, {**given, "name": config.name, "domain": config.domain})
+        config = _read_config(config_file, given)
     # Taken out of the environment, so that nothing that is started later sees it.
     token = token or os.environ.pop(TOKEN_VARIABLE, "")
 

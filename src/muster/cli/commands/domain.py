@@ -169,11 +169,15 @@ async def _change_tokens(s: Session, name: str, change: Callable[[object], list[
     from muster.controllers.domain_tokens import TokenProblem
     from muster.objects.meta import resource_version_of, uid_of
     from muster.objects.rules.report import obj
-    from muster.objects.status import Conflict
+    from muster.objects.status import Conflict, NotFound
 
     resource = await _resource(s)
     for attempt in range(WRITE_TRIES_MAX):
-        raw = await s.client.get(resource, name)
+        try:
+            raw = await s.client.get(resource, name)
+        except NotFound:
+            hint = f"there is no party {name}; create the Domain {name} first, or see 'muster domain list'"
+            raise CliError(hint, ExitCode.NOT_FOUND) from None
         try:
             tokens = change(obj(raw, "status").get("deployTokenStatuses"))
         except TokenProblem as problem:

@@ -90,9 +90,24 @@ def down(data_dir: Path, timeout_s: float, force: bool, tasks: bool) -> None:
     The process is the one that holds the directory's lock, never one that merely has a remembered number. When nothing runs
     there, nothing is done and the exit code is 0.
     """
+    from muster.cli.datadir import holder_of
+
+    was_up = data_dir.is_dir() and holder_of(data_dir) is not None
     click.echo(stop(data_dir, timeout_s, force=force))
     if tasks:
         click.echo(end_tasks(data_dir, timeout_s))
+    elif was_up and (running := still_running(data_dir)):
+        tasks_of = "the tasks of 1 pod go" if running == 1 else f"the tasks of {running} pods go"
+        click.echo(f"{tasks_of} on, and the next 'muster up' takes them back; 'muster down --tasks' ends them")
+
+
+def still_running(data_dir: Path) -> int:
+    """How many pods of this directory's agents have something running."""
+    from muster.agent.fencing import count_running
+    from muster.agent.layout import Layout
+    from muster.cli.local_agents import agent_directories
+
+    return sum(count_running(Layout(directory).pods) for directory in agent_directories(data_dir))
 
 
 def end_tasks(data_dir: Path, timeout_s: float) -> str:
@@ -111,4 +126,4 @@ def end_tasks(data_dir: Path, timeout_s: float) -> str:
         if not end_agent(layout, timeout_s):
             raise CliError(f"an agent on {directory} does not end; kill it, then give the command again", ExitCode.TIMEOUT)
         ended += asyncio.run(end_everything(layout))
-    return f"ended the tasks of {ended} pods" if ended else "no tasks were running"
+    return f"ended the tasks of {ended} pod{'' if ended == 1 else 's'}" if ended else "no tasks were running"

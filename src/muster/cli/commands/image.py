@@ -102,8 +102,14 @@ def load(*, path: str, name: str, data_dirs: tuple[str, ...]) -> None:
     from muster.cli.output import emit
 
     def work(directory: Path, store: ImageStore) -> None:
+        is_new = not directory.is_dir()
         listed = store.load(path, name)
         emit(f"{', '.join(listed.names)} {listed.id} loaded into {directory}")
+        if is_new:
+            click.echo(
+                f"warning: no agent has used {directory} yet; if yours keeps its data elsewhere, name it with --data-dir",
+                err=True,
+            )
 
     _each(data_dirs, work)
 
