@@ -416,7 +416,7 @@ class TestLogs:
             ("fit-worker-0", "main", True),
             ("fit-worker-1", "main", True),
         ]
-        assert "no agent of that node" in lines[0].text
+        assert "which is gone: its Node was deleted" in lines[0].text
         assert [line.pod async for line in jobs.logs("fit", LogQuery(pod="fit-worker-1"))] == ["fit-worker-1"]
         [waits] = [line async for line in jobs.logs("fit", LogQuery(pod="fit-worker-2"))]
         assert "has no node yet" in waits.text

@@ -146,6 +146,7 @@ class SyncClient:
     minor_version = _blocking(ApiClient.minor_version)
     is_ready = _blocking(ApiClient.is_ready)
     openapi = _blocking(ApiClient.openapi)
+    join_ca = _blocking(ApiClient.join_ca)
     resources = _blocking(ApiClient.resources)
     resource = _blocking(ApiClient.resource)
     find = _blocking(ApiClient.find)

@@ -285,6 +285,8 @@ class _Driver(Controller):
 
     def _report(self, pod: Raw, copy: Raw | None, status: Raw | None) -> list[Action]:
         patch = {} if status is None else patch_of(status, obj(pod, "status"))
+        if status is not None and "conditions" in patch:
+            patch["conditions"] = status["conditions"]  # a merge patch: it replaces the list as a whole
         actions: list[Action] = [PatchStatus(_target(pod), patch)] if patch else []
         said, known = obj(metadata_of(copy or {}), "annotations"), obj(metadata_of(pod), "annotations")
         news = {k: said[k] for k in (Muster.PROGRESS, Muster.RECORDS) if k in said and said[k] != known.get(k)}

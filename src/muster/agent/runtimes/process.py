@@ -139,7 +139,7 @@ class ProcessRuntime:
             "hostname": sandbox.hostname,
             "netns": sandbox.netns if "user" not in self._absent else "",
             "namespaces": self._namespaces(),
-            "root": self._root(run_dir) if is_rooted else {"kind": "host"},
+            "root": self._root(run_dir, spec) if is_rooted else {"kind": "host"},
             "mounts": self._mounts(spec, run_dir, is_rooted),
             "hide": self._hidden,
             "cgroupProcs": list(self._cgroups.procs_files(sandbox.uid, spec.name)),
@@ -158,8 +158,9 @@ class ProcessRuntime:
         found = [name for name in _NAMESPACES if name not in self._absent]
         return ["user", *found] if found and "user" in self._absent else found
 
-    def _root(self, run_dir: Path) -> dict[str, Any]:
+    def _root(self, run_dir: Path, spec: ContainerSpec) -> dict[str, Any]:
         own = run_dir / "root"
+        late = [path for path in self._kept if any(roots.is_below(path, top) for top in roots.TEMPORARY)]
         return {
             "kind": "binds" if "user" in self._absent else "overlay",
             "lower": "/",
@@ -167,7 +168,8 @@ class ProcessRuntime:
             "work": str(own / "work"),
             "merged": str(own),
             "shown": self._shown_mounts(),
-            "kept": self._kept,
+            "kept": [path for path in self._kept if path not in late],
+            "keptLast": [path for path in late if not any(roots.is_below(path, mount.target) for mount in spec.mounts)],
         }
 
     def _shown_mounts(self) -> list[str]:

@@ -20,6 +20,7 @@ DISK_KINDS: Final = frozenset(
 )
 """File systems that hold files of people, as against those through which the kernel shows itself."""
 NEVER_SHOWN: Final = ("/proc", "/sys", "/dev", "/run", "/tmp", "/var/tmp", "/boot")  # noqa: S108 - the task has its own
+TEMPORARY: Final = ("/tmp", "/var/tmp")  # noqa: S108 - the task's
 HIDDEN: Final = ("/run", "/root", "/var/lib/docker", "/var/lib/containerd", "/var/lib/kubelet")
 WORK_DIR: Final = "/task"
 """Where a task works that names no directory; its home."""
@@ -53,14 +54,14 @@ def hidden_directories(data: str, run: str, more: Iterable[str]) -> list[str]:
 
 
 def kept_directories(prefixes: Iterable[str], hidden: Sequence[str], secret: Sequence[str]) -> list[str]:
-    """Of the directories that tasks need (the agent's own Python), those that hiding would take away.
+    """Of the directories that tasks need (the agent's own Python), those that hiding, or a task's own `/tmp`, would take away.
 
     Never one that has, or lies in, something that is hidden for a reason of its own."""
     return sorted(
         {
             prefix
             for prefix in prefixes
-            if any(is_below(prefix, top) for top in hidden)
+            if any(is_below(prefix, top) for top in (*hidden, *TEMPORARY))
             and not any(is_below(top, prefix) or is_below(prefix, top) for top in secret)
         }
     )

@@ -14,7 +14,8 @@ contract between the two.
                               with a writable layer of its own on top, then pivot_root
                               {"kind": "binds", ...}: without rights: the host's directories shown read-only in `upper`;
                               "shown": further file systems of the host that are shown read-only where they are;
-                              "kept": directories inside hidden ones that are shown all the same, read-only
+                              "kept": directories inside hidden ones that are shown all the same, read-only;
+                              "keptLast": the same, but below a directory that `mounts` or the task's own /tmp covers
     mounts                    [{"target", "source", "kind": "bind"|"tmpfs", "readOnly", "sizeBytes", "sourceRoot"}] inside the
                               root, in order; a source never leads out of its sourceRoot, if it has one, and with "noLinks"
                               over no link; "isPlain": made by the agent itself, mounted as it is

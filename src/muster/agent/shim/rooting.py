@@ -127,6 +127,8 @@ def build(launch: dict[str, Any]) -> None:
         _system(root_fd, launch)
         for each in launch["mounts"]:
             _mount(root_fd, each, launch)
+        for path in root.get("keptLast", []):
+            _bind(root_fd, path, {"target": path, "source": path, "readOnly": True}, launch)
         if launch.get("cwd"):
             os.close(find(root_fd, launch["cwd"], make="dir", owner=(launch["user"], launch["group"])))
         os.fchdir(root_fd)
