@@ -146,10 +146,10 @@ def test_what_can_not_be_put_back_is_told_and_stays_noted(root: Path, monkeypatc
     executor.change(root / "knob", "new", "part")
     executor.change(root / "other", "8", "part")
 
-    def refuse(path: Path, value: str) -> None:
-        if path.name == "knob":
+    def refuse(path: str, value: str) -> None:
+        if Path(path).name == "knob":
             raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
-        path.write_text(value)
+        Path(path).write_text(value)
 
     monkeypatch.setattr(module, "_write", refuse)
     problems = executor.restore()

@@ -17,7 +17,7 @@ from muster.agent.runtimes.process import ProcessRuntime
 from muster.agent.shim.client import Shims
 
 SCRIPT = (
-    "cat /data/f; touch /data/new || echo refused; id -u; hostname; echo $$; ls -A /tmp; cat $DATA/secret;"
+    "cat /data/f; touch /data/new || echo refused; id -u; hostname; echo $$; ls -A /tmp | grep muster-test-; cat $DATA/secret;"
     "touch /usr/x || echo refused; grep CapEff /proc/self/status; (setsid sleep 1007 &); echo ready; sleep 1008"
 )
 

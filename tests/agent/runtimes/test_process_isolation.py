@@ -54,7 +54,7 @@ async def test_it_sees_nothing_of_other_pods_or_the_agent(node: ProcessNode) -> 
         "sh", "-c", f"ls -R {node.layout.data} {node.layout.run}; cat {node.layout.credentials}/kubeconfig;"
         f"cat {node.layout.volume('other', 'secret')}/secret;"
         f"cat {node.run_dir(other)}/root/home/f {node.run_dir(other)}/log/0.log;"
-        "find / -xdev -name kubeconfig -path '*credentials*' 2>/dev/null; grep -r . /task /tmp; echo end",
+        "find / -xdev -name kubeconfig -path '*credentials*' 2>/dev/null; grep -r . /task; ls -A /tmp; echo end",
         uid="mine", mounts=(volume(node, "mine", "mine"),),
     )  # fmt: skip
 

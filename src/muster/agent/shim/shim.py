@@ -18,6 +18,7 @@ from __future__ import annotations
 import _socket
 import errno
 import os
+import select
 import time
 
 from muster.agent.runtimes import runc_enter
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _TELL_TIMEOUT_S = 5.0
+DYING_S = 0.2
 START_ERROR = "StartError"
 
 
@@ -189,8 +191,12 @@ class Shim:
 
     @staticmethod
     def _is_over(pid: int) -> bool:
-        """Ended, and not yet waited for."""
-        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        """Ended, and not yet waited for; one that was killed a moment ago may still be on its way."""
+        fd = os.pidfd_open(pid)
+        try:
+            return bool(select.select([fd], [], [], DYING_S)[0])
+        finally:
+            os.close(fd)
 
     def _let_go(self, pid: int, null: int) -> bytes:
         """The start is on record; then `startArgv`, if there is one, lets the task execute. What went wrong."""
