@@ -2,8 +2,8 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -q 
-# Tests that share one Kubernetes stay together on one of the two workers (see tests/conftest.py).
-PARALLEL := -n 2 --dist loadgroup
+# The tests of a file stay together, in their order, on one of the two workers: some share what is slow to start.
+PARALLEL := -n 2 --dist loadfile
 
 .PHONY: help setup demo test test-fast lint format bench soak clean lock
 

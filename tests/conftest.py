@@ -24,14 +24,6 @@ hypothesis.settings.register_profile("soak", deadline=None, max_examples=2000, s
 hypothesis.settings.load_profile("soak" if os.environ.get("MUSTER_SOAK") else "default")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.get_closest_marker("kubernetes"):
-            # One control plane serves the whole run: with pytest-xdist all its tests go to one worker.
-            item.add_marker(pytest.mark.xdist_group("kubernetes"))
-
-
 @pytest.fixture(scope="session")
 def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A running kube-apiserver with etcd and kube-controller-manager, shared by the whole run."""

@@ -39,7 +39,7 @@ def write_data(directory: Path, items: int, common: int) -> None:
 
 
 def program(data: Path) -> Path:
-    """psi.py where tasks can reach it: they see neither root's home nor /tmp of this machine; then a copy lies with the data."""
+    """psi.py where tasks can reach it: they see neither root's home nor /tmp here; then a copy lies with the data."""
     own = HERE / "psi.py"
     if not any(own.is_relative_to(place) for place in ("/root", "/tmp", "/run")):  # noqa: S108
         return own
