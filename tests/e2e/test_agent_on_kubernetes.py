@@ -269,7 +269,7 @@ def test_another_agent_does_not_take_a_name_from_one_that_lives(world: ClusterWo
         world.until(lambda: "another data directory of this machine, which is alive" in log.read_text(), "the refusal")
     finally:
         world.stop_agent("other")
-    assert world.is_ready("alice")
+    world.until(lambda: world.is_ready("alice"), "the node of the agent that was there first is ready")
 
 
 @pytest.mark.parametrize(

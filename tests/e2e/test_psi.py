@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -108,10 +109,23 @@ def agents(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str
             started.stop()
 
 
-def manifests(runtime: str, nodes: Agents, root: Path) -> str:
+@pytest.fixture
+def lists() -> Iterator[Path]:
+    """The example's data where tasks see it, wherever the checkout lies."""
+    directory = Path(tempfile.mkdtemp(prefix="muster-psi-", dir="/var/tmp"))
+    try:
+        shutil.copytree(FOLDER / "data", directory / "data")
+        for path in (directory, directory / "data"):
+            path.chmod(0o755)
+        yield directory / "data"
+    finally:
+        shutil.rmtree(directory)
+
+
+def manifests(runtime: str, nodes: Agents, root: Path, lists: Path) -> str:
     """With runc they are taken as they stand in the example, and the image is loaded as its page says."""
     if runtime == "process":
-        return yaml.safe_dump_all(prepare.manifests(FOLDER / "data", parts=("app", "job")))
+        return yaml.safe_dump_all(prepare.manifests(lists, parts=("app", "job")))
     image.make(root)
     for party in PARTIES:
         directory = str(nodes.directory(party))
@@ -120,11 +134,11 @@ def manifests(runtime: str, nodes: Agents, root: Path) -> str:
     return "\n---\n".join((FOLDER / f"{part}.yaml").read_text() for part in ("app", "job"))
 
 
-def test_the_intersection_is_found(agents: tuple[str, Agents], tmp_path: Path) -> None:
+def test_the_intersection_is_found(agents: tuple[str, Agents], tmp_path: Path, lists: Path) -> None:
     runtime, nodes = agents
     blocked_until(nodes.are_ready)
     path = tmp_path / "job.yaml"
-    path.write_text(manifests(runtime, nodes, tmp_path / "image"))
+    path.write_text(manifests(runtime, nodes, tmp_path / "image", lists))
     applied = muster("apply", "-f", str(path), env=nodes.env)
     assert applied.returncode == 0, applied.stderr
     done = muster("job", "watch", "psi", "--timeout", "100", env=nodes.env)
