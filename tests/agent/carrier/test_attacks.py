@@ -19,9 +19,9 @@ async def test_one_that_nests_directories_without_end(world: World) -> None:
     script = f"cd /v; {DEEP} cd /tmp; {DEEP}"
     container = world.container(script, volumeMounts=[{"name": "v", "mountPath": "/v"}])
     await world.create(containers=[container], volumes=[{"name": "v", "emptyDir": {}}])
-    await world.ended()
+    assert status(await world.ended())["phase"] == "Succeeded"
     await world.delete()
-    await world.gone()
+    await world.gone()  # and the world looks for what is left
 
 
 async def test_one_that_hides_files_from_being_counted(world: World) -> None:
