@@ -12,8 +12,9 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-from muster.bench.kubernetes import ControlPlane, NotAvailable, control_plane
+from muster.bench.kubernetes import ControlPlane
 from muster.controllers.long_runs import tune_for_long_runs
+from tests.clusters import new_cluster
 
 tune_for_long_runs()  # a third of a simulated run would go into looking for garbage
 
@@ -27,10 +28,4 @@ hypothesis.settings.load_profile("soak" if os.environ.get("MUSTER_SOAK") else "d
 @pytest.fixture(scope="session")
 def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A running kube-apiserver with etcd and kube-controller-manager, shared by the whole run."""
-    try:
-        with control_plane(tmp_path_factory.mktemp("kubernetes"), build=True) as plane:
-            yield plane
-    except NotAvailable as missing:
-        if os.environ.get("CI"):
-            pytest.fail(f"CI must run the Kubernetes tests: {missing}")
-        pytest.skip(f"no real Kubernetes here: {missing}")
+    yield from new_cluster(tmp_path_factory)

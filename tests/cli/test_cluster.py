@@ -23,6 +23,7 @@ from muster.objects import yaml_text
 from muster.objects.catalog import CATALOG
 from tests.cli.conftest import Result, Run
 from tests.cli.support import environment, muster
+from tests.clusters import new_cluster
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow]
 
@@ -37,8 +38,14 @@ FOREIGN = "podgroups.scheduling.sigs.k8s.io"
 
 
 @pytest.fixture(scope="module")
+def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A cluster of these tests' own: the shared one may have our kinds already, from a file that ran before."""
+    yield from new_cluster(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
 def shared(kubernetes: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """Making and removing kinds takes a kube-apiserver long, so they are made once; the cluster is left as it was found."""
+    """Making and removing kinds takes a kube-apiserver long, so they are made once."""
     env = environment(tmp_path_factory.mktemp("home"), KUBECONFIG=str(kubernetes.kubeconfig_path))
     theirs = json.loads(muster("crds", "podgroup", "-o", "json", env=env).stdout)
     for version in theirs["spec"]["versions"]:
