@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -13,8 +14,10 @@ import pytest
 from muster.agent import agent as module
 from muster.agent.agent import Agent, Options, Startable, join_request, run_dir_of
 from muster.agent.claim import Taken, holder_of
-from muster.agent.config import AgentConfig, Capacity, Network, Serving
+from muster.agent.config import AgentConfig, Capacity, Network, Runc, Serving
 from muster.agent.ending import end_everything
+from muster.agent.images import ImageStore
+from muster.agent.images_names import LocalPath
 from muster.agent.joining import JoinError, Trust
 from muster.agent.layout import Layout
 from muster.agent.user_ranges import users_of
@@ -25,6 +28,8 @@ from muster.objects.status import Raw
 from muster.objects.time import wall_clock
 from muster.store.backoff import Backoff
 from muster.store.kubernetes import KubernetesStore
+from tests.agent.images_building import LayerTar, oci_files, write_directory
+from tests.agent.runc_node import need_runc
 from tests.e2e.agent_world import leftovers
 from tests.server.running import RunningServer, running
 from tests.waiting import until
@@ -98,6 +103,24 @@ async def test_it_starts_and_stops_in_order(rig: Rig) -> None:
     assert (await rig.ready("a1"))["reason"] == "AgentStopped"
     assert holder_of(rig.layout.lock) is None
     assert [one for one in leftovers(rig.layout) if one != str(rig.layout.run)] == [], "nothing runs, so nothing is left"
+
+
+async def test_images_that_nothing_uses_go_from_a_node_with_containers(rig: Rig, tmp_path: Path) -> None:
+    need_runc()
+    images = ImageStore(rig.layout.images, rig.layout.pods, is_durable=False)
+    for name, origin in (("old:1", "pulled"), ("mine:1", "loaded")):
+        layer = LayerTar().file("f", name.encode()).bytes()
+        source = write_directory(oci_files([layer]), tmp_path / origin)
+        made = images.unpack(LocalPath(kind="oci", path=str(source)), [name], origin)  # type: ignore[arg-type]
+        os.utime(Path(made.root).parent / "image.json", (0, 0))
+    agent = rig.agent("a9", runtime="runc", runc=Runc(images_unused_seconds=3600))
+    await agent.start()
+
+    async def is_gone() -> bool:
+        return [name for one in images.list() for name in one.names] == ["mine:1"]
+
+    await until(is_gone)
+    await agent.stop()
 
 
 class Part:

@@ -140,7 +140,9 @@ def test_an_image_that_went_meanwhile_is_not_used(tmp_path: Path, store: ImageSt
     assert not (tmp_path / MARK).exists()
 
 
-def test_collecting_takes_the_longest_unused_pulled_images(tmp_path: Path, store: ImageStore) -> None:
+@pytest.fixture
+def four(tmp_path: Path, store: ImageStore) -> dict[int, str]:
+    """Ids of four images of about 1000 bytes: 0 is used, 3 was loaded; last used at the second of their number."""
     ids = {}
     for n, origin in enumerate(("pulled", "pulled", "pulled", "loaded")):
         data = LayerTar().file("f", bytes([n]) * 1000).bytes()
@@ -149,10 +151,39 @@ def test_collecting_takes_the_longest_unused_pulled_images(tmp_path: Path, store
         ids[n] = found.id
         os.utime(store.root / "roots" / found.id.removeprefix("sha256:") / "image.json", (n, n))
     use(store, tmp_path, "i0:1")
-    assert store.collect(10_000) == []
-    assert store.collect(3_500) == [ids[1]]
-    assert store.collect(0) == [ids[2]]
+    return ids
+
+
+def test_collecting_takes_the_longest_unused_pulled_images(store: ImageStore, four: dict[int, str]) -> None:
+    assert store.collect(10_000) == ([], 0)
+    assert store.collect(3_500) == ([four[1]], 0)
+    assert store.collect(0) == ([four[2]], 0)
     assert sorted(listed.names[0] for listed in store.list()) == ["i0:1", "i3:1"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "gone", "short"),
+    [
+        pytest.param({"room_bytes": 1}, [1], 0, id="a little room"),
+        pytest.param({"room_bytes": 1500}, [1, 2], 0, id="more room"),
+        pytest.param({"room_bytes": 5000}, [1, 2], 3000, id="more than there is"),
+        pytest.param({"unused_since": 2}, [1], 0, id="by age"),
+        pytest.param({"unused_since": 100}, [1, 2], 0, id="all are old"),
+        pytest.param({"room_bytes": 5000, "kept_since": 1}, [1], 4000, id="what was used a moment ago stays"),
+        pytest.param({"unused_since": 2, "kept_since": 0}, [1], 0, id="age counts all the same"),
+        pytest.param({"bytes_max": 0, "kept_since": 0}, [], 0, id="nothing was unused for long"),
+    ],
+)
+def test_what_is_collected(
+    store: ImageStore, four: dict[int, str], wanted: dict[str, int], gone: list[int], short: int
+) -> None:
+    assert store.collect(**{"bytes_max": 10**6} | wanted) == ([four[n] for n in gone], short)
+
+
+def test_an_image_in_use_is_never_old(tmp_path: Path, store: ImageStore, four: dict[int, str]) -> None:
+    os.utime(store.root / "roots" / four[0].removeprefix("sha256:") / "image.json", (0, 0))
+    store.collect(10**6)
+    assert (store.root / "roots" / four[0].removeprefix("sha256:") / "image.json").stat().st_mtime > 1000
 
 
 def broken(change: Callable[[dict[str, bytes]], None]) -> dict[str, bytes]:

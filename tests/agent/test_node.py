@@ -312,7 +312,7 @@ async def test_stopping_is_said_at_once(rig: Rig) -> None:
     await rig.keeper.stop()
     ready = await rig.ready()
     assert (ready["status"], ready["reason"]) == ("False", "AgentStopped")
-    assert "2 pods go on" in ready["message"]
+    assert "2 pods still here" in ready["message"]
 
 
 async def test_stopping_without_a_control_plane_ends(rig: Rig) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.agent.config import AgentConfig, Capacity, Timing
+from muster.agent.config import AgentConfig, Capacity, Network, Timing
 from muster.agent.contracts import Missing
 from muster.agent.measuring import Pressure
 from muster.agent.node_object import (
@@ -80,6 +80,16 @@ def test_names(config: AgentConfig, hostname: str, name: str) -> None:
 def test_a_node_that_is_right_needs_no_change() -> None:
     for config in (AgentConfig(), AgentConfig(domain="alice", labels={"a": "b"}, timing=Timing(fence_seconds=300))):
         assert metadata_patch(new_node(facts(config)), facts(config)) is None
+
+
+def test_the_configured_pod_addresses_reach_a_node_that_has_none() -> None:
+    wanted = facts(AgentConfig(domain="alice", network=Network(pod_cidr="10.7.0.0/24")))
+    assert new_node(wanted)["spec"]["podCIDR"] == "10.7.0.0/24"
+    joined = new_node(facts(AgentConfig(domain="alice")))  # as the control plane makes it when a node joins
+    patch = metadata_patch(joined, wanted)
+    assert patch == {"spec": {"podCIDR": "10.7.0.0/24", "podCIDRs": ["10.7.0.0/24"]}}
+    given = new_node(facts(AgentConfig(domain="alice", network=Network(pod_cidr="10.9.0.0/24"))))
+    assert metadata_patch(given, wanted) is None, "what a node has never changes"
 
 
 def test_what_an_admin_added_stays_and_what_the_file_no_longer_has_goes() -> None:

@@ -210,8 +210,15 @@ class Agent:
         assert self._offer is not None
         needs_network = self.config.runtime != "kubernetes" and self.config.network.enabled != "never"
         cidr = self.config.network.pod_cidr
-        if needs_network and not cidr:
-            cidr = await keeper.wait_pod_cidr(POD_CIDR_WAIT_S)
+        if needs_network:
+            # The Node's own counts: it never changes, and is where other nodes send what is for the pods here.
+            given = await keeper.wait_pod_cidr(POD_CIDR_WAIT_S if not cidr else 0.0)
+            if cidr and given and given != cidr:
+                self._say(
+                    f"network.podCIDR: {cidr}: node {self.name} has {given} (spec.podCIDR), which never changes, and uses "
+                    "that; leave the field out, or delete the node and let it join again"
+                )
+            cidr = given or cidr
             if not cidr:
                 self._network_problem = (
                     f"the control plane has given node {self.name} no addresses for pods (spec.podCIDR); "

@@ -9,6 +9,7 @@ Concurrency: one event loop; `open` once, then `tasks` are run by the agent, the
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from muster.agent.config import AgentConfig
 from muster.agent.contracts import AgentError, Missing, PodCarrier, Traffic
 from muster.agent.fencing import count_running
+from muster.agent.images_collecting import keep_collecting
 from muster.agent.layout import Layout
 from muster.agent.offering import Offer
 from muster.objects.bandwidth import mbps_to_bps
@@ -112,6 +114,8 @@ class Parts:
         pods.may_start = may_start
         self.carrier = self._pods = pods
         self._tasks.append(("pods", pods.run))
+        if (collect := getattr(runtime, "collect_images", None)) is not None:
+            self._tasks.append(("images", functools.partial(keep_collecting, collect)))
         self._find_peers(pods, networks)
         self._measure(pods, cgroups, networks, uplink)
 

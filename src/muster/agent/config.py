@@ -91,6 +91,12 @@ class Runc(_Section, frozen=True):
     user_namespace: Literal["auto", "always", "never"] = "auto"
     """Whether root in a container is an ordinary user of the host; `auto`: where the machine can."""
     images_bytes_max: str = "20Gi"
+    """Above, pulled images that nothing uses go, the longest unused first."""
+    images_high_percent: int = 85
+    images_low_percent: int = 80
+    """Of the disk that they are on: when so much of it is used, they go until no more than the low mark is."""
+    images_unused_seconds: int = 0
+    """Pulled images that nothing has used for so long go; 0: age alone is no reason."""
 
 
 class Kubernetes(_Section, frozen=True):
@@ -194,6 +200,13 @@ def check(config: AgentConfig) -> list[str]:
     problems += [p for name, value in config.capacity.extended.items() for p in _quantity(f"capacity.extended[{name}]", value)]
     problems += _quantity("logs.bytesMax", config.logs.bytes_max)
     problems += _quantity("runc.imagesBytesMax", config.runc.images_bytes_max)
+    low, high = config.runc.images_low_percent, config.runc.images_high_percent
+    if not 0 < low <= high <= 100:
+        problems.append(
+            f"runc.imagesLowPercent: {low}: it is above 0 and at most runc.imagesHighPercent ({high}), and that 100"
+        )
+    if config.runc.images_unused_seconds < 0:
+        problems.append(f"runc.imagesUnusedSeconds: {config.runc.images_unused_seconds}: it is 0 (never) or more")
     problems += [
         f"runc.imageDirectories: {path!r}: it is an absolute path, and not / itself"
         for path in config.runc.image_directories

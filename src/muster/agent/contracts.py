@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 
 State = Literal["starting", "running", "exited"]
 MountKind = Literal["bind", "tmpfs"]
+START_ERROR: Final = "StartError"
+"""`Exited.reason` of a run whose program was never executed."""
 
 
 class AgentError(Exception):

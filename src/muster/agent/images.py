@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import math
 import os
 import shutil
 import uuid
@@ -192,22 +193,30 @@ class ImageStore:
         self._sweep()
         return image_id
 
-    def collect(self, bytes_max: int) -> Sequence[str]:
-        """Take pulled images away, the longest unused first, until all together have at most `bytes_max`. Loaded ones stay."""
+    def collect(
+        self, bytes_max: int, *, room_bytes: int = 0, unused_since: float = -math.inf, kept_since: float = math.inf
+    ) -> tuple[Sequence[str], int]:
+        """Take pulled images away that nothing uses, the longest unused first, until all together have at most `bytes_max` and
+        `room_bytes` have become free; in any case those that were not used since `unused_since`. Loaded ones stay, and those
+        that were used since `kept_since`. Returns the ids, and how much is short of `room_bytes`."""
         gone = []
         with self._locked():
             listed = self.list()
-            total = sum(item.bytes for item in listed)
-            rest = [item for item in listed if not item.is_used and item.origin != "loaded"]
-            for item in sorted(rest, key=lambda item: self._used_at(item.id)):
-                if total <= bytes_max:
+            for item in listed:
+                if item.is_used:
+                    self._touch(item.id)
+            total, freed = sum(item.bytes for item in listed), 0
+            rest = [(self._used_at(item.id), item) for item in listed if not item.is_used and item.origin != "loaded"]
+            for used_at, item in sorted(rest, key=lambda one: one[0]):
+                has_room = total - freed <= bytes_max and freed >= room_bytes
+                if used_at >= unused_since and (has_room or used_at > kept_since):
                     break
                 self._write_names({key: n for key, n in self._names().items() if n.id != item.id})
                 self._drop(item.id)
-                total -= item.bytes
+                freed += item.bytes
                 gone.append(item.id)
         self._sweep()
-        return gone
+        return gone, max(room_bytes - freed, 0)
 
     def hold(self, image: Image, run_root: Path) -> None:
         """Mark that the run uses the image, so that it stays until the mark is gone. AgentError when it is gone already."""
@@ -217,8 +226,7 @@ class ImageStore:
                     "ErrImagePull", f"image {image.reference!r} ({image.id}) was removed meanwhile; it is fetched anew"
                 )
             (run_root / MARK).write_text(image.id)
-            with suppress(OSError):
-                os.utime(self._directory(image.id) / "image.json")
+            self._touch(image.id)
 
     # -- inside --------------------------------------------------------------------------------------------------------------
 
@@ -304,6 +312,10 @@ class ImageStore:
             with suppress(OSError):
                 found.add(mark.read_text())
         return found
+
+    def _touch(self, image_id: str) -> None:
+        with suppress(OSError):
+            os.utime(self._directory(image_id) / "image.json")
 
     def _used_at(self, image_id: str) -> float:
         with suppress(OSError):

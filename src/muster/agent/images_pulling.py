@@ -6,25 +6,41 @@ On the agent's event loop; unpacking is in threads, a few at a time. Two pods th
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import os
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from muster.agent.config import Runc
 from muster.agent.contracts import AgentError, Image, Missing
 from muster.agent.images import ImageStore
+from muster.agent.images_collecting import KEPT_S, Disk, read_disk, room_wanted
 from muster.agent.images_names import ImageId, LocalPath, Name, Reference, default_policy, is_registry_allowed, parse
 from muster.agent.images_registry import Registry
 from muster.objects.quantity import Quantity
+from muster.objects.time import Clock, wall_clock
+
+log = logging.getLogger(__name__)
 
 AT_ONCE_MAX: Final = 3
 T = TypeVar("T")
 
 
 class Images:
-    def __init__(self, store: ImageStore, config: Runc) -> None:
+    def __init__(
+        self,
+        store: ImageStore,
+        config: Runc,
+        *,
+        clock: Clock = wall_clock,
+        disk: Callable[[Path], Disk] = read_disk,
+    ) -> None:
         self._store = store
+        self._clock, self._disk = clock, disk
+        self._is_short = False
         self._config = config
         self._bytes_max = int(Quantity.parse(config.images_bytes_max).fraction())
         self._registry = Registry(config.insecure_registries, self._bytes_max)
@@ -51,7 +67,25 @@ class Images:
                 self._busy.pop(text, None)
 
     async def collect(self) -> Sequence[str]:
-        return await asyncio.to_thread(self._store.collect, self._bytes_max)
+        """Make the room that the configuration wants, see `images_collecting`. Ids of the images that are gone."""
+        return await asyncio.to_thread(self._collect)
+
+    def _collect(self) -> Sequence[str]:
+        if not self._store.root.is_dir():
+            return ()
+        config, now = self._config, self._clock()
+        room_bytes = room_wanted(self._disk(self._store.root), config.images_high_percent, config.images_low_percent)
+        unused_since = now - config.images_unused_seconds if config.images_unused_seconds else -math.inf
+        gone, short_bytes = self._store.collect(
+            self._bytes_max, room_bytes=room_bytes, unused_since=unused_since, kept_since=now - KEPT_S
+        )
+        if short_bytes and not self._is_short:
+            log.warning(
+                "the disk of %s is more than %d %% full, and no image is left that could go: %d MiB too much are used",
+                self._store.root, config.images_high_percent, short_bytes >> 20,
+            )  # fmt: skip
+        self._is_short = short_bytes > 0
+        return gone
 
     async def _get(self, text: str, reference: Reference, policy: str) -> Image:
         if isinstance(reference, LocalPath):

@@ -35,6 +35,7 @@ from muster.objects.status import (
     Unauthorized,
 )
 from muster.objects.time import Clock, format_micro_time, time_or
+from muster.objects.words import counted
 from muster.store.backoff import Backoff, is_cancelled, spread
 from muster.store.contract import Store
 from muster.store.events import WARNING, EventRecorder
@@ -402,4 +403,4 @@ def _named(pods: Sequence[Raw]) -> str:
     """How many, and which ones as far as a line holds them."""
     names = sorted(f"{namespace_of(pod)}/{name_of(pod)}" for pod in pods)
     more = ", ..." if len(names) > NAMED_MAX else ""
-    return f"{len(names)} pod{'' if len(names) == 1 else 's'}: {', '.join(names[:NAMED_MAX])}{more}"
+    return f"{counted(len(names), 'pod')}: {', '.join(names[:NAMED_MAX])}{more}"

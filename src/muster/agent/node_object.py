@@ -22,6 +22,7 @@ from muster.objects.labels import KoordinatorNode, Kubernetes, Kuscia, KusciaLab
 from muster.objects.meta import annotations_of, labels_of
 from muster.objects.status import Raw
 from muster.objects.time import format_time
+from muster.objects.words import counted
 
 AGENT_ID: Final = "muster.dev/agent-id"
 """On a node: which agent keeps it, as machine id and the id of its data directory."""
@@ -123,8 +124,8 @@ def new_node(facts: Facts) -> Raw:
 
 
 def metadata_patch(live: Mapping[str, Any], facts: Facts) -> Raw | None:
-    """A merge patch that makes labels, annotations and taints what the agent wants; None when they are. What others wrote
-    stays."""
+    """A merge patch that makes labels, annotations and taints what the agent wants, and gives the node the configured pod
+    addresses if it has none; None when all is so. What others wrote stays."""
     owned = set(filter(None, annotations_of(live).get(OWNED, "").split(",")))
     wanted_labels, has_labels = labels(facts), labels_of(live)
     label_changes: Raw = {key: value for key, value in wanted_labels.items() if has_labels.get(key) != value}
@@ -146,6 +147,8 @@ def metadata_patch(live: Mapping[str, Any], facts: Facts) -> Raw | None:
         # A list is replaced whole, so nobody else may have changed it meanwhile.
         patch.setdefault("metadata", {})["resourceVersion"] = (live.get("metadata") or {}).get("resourceVersion")
         patch["spec"] = {"taints": [*has_taints, *lacking]}
+    if (cidr := facts.config.network.pod_cidr) and not (spec.get("podCIDR") or spec.get("podCIDRs")):
+        patch["spec"] = {**patch.get("spec", {}), "podCIDR": cidr, "podCIDRs": [cidr]}
     return patch or None
 
 
@@ -234,7 +237,7 @@ def conditions(old: Sequence[Raw] | None, facts: Facts, now: float) -> list[Raw]
 
 def stopped(old: Sequence[Raw] | None, tasks: int, now: float) -> list[Raw]:
     """The agent stops; what runs goes on."""
-    going_on = f"; {tasks} pods go on and are taken back when it starts again" if tasks else ""
+    going_on = f"; {counted(tasks, 'pod')} still here, taken back when it starts again" if tasks else ""
     return set_condition(
         old,
         type_="Ready",

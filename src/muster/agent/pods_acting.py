@@ -20,7 +20,7 @@ import msgspec
 
 from muster.agent import lifecycle_facts as steps
 from muster.agent import pod_records, reports, volumes_disk
-from muster.agent.contracts import AgentError
+from muster.agent.contracts import START_ERROR, AgentError
 from muster.agent.environment import PodFields
 from muster.agent.images import check_id
 from muster.agent.lifecycle_facts import Action, Problem, Stopping
@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 
 _QUICK_S = 0.25
 """So long a worker waits for work that it has begun, before it turns to other pods."""
+_SAY_S = 0.25
+"""So long after a shim has a run in hand it is said that it started, unless it has ended by then."""
 _FAULT_S = 5.0
 _RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
@@ -152,7 +154,7 @@ class Actor:
                 machine.fill_names(uid, sandbox.namespace)
             if sandbox != local.record.sandbox:
                 local.record.sandbox = sandbox
-                pod_records.save(machine.layout, local.record)
+                self._save(local)
             local.has_sandbox, local.sandbox_problem = True, None
         except AgentError as e:
             self._sandbox_failed(local, e.reason, e.message)
@@ -197,13 +199,26 @@ class Actor:
             memory.begin(attempt)
             await machine.runtime.start(local.record.sandbox, spec, memory.image)
             memory.problem = None
-            self.event(local, "Normal", "Started", f"started container {container.name}", container.name)
+            asyncio.get_running_loop().call_later(_SAY_S, self._say_began, local, memory, attempt)
         except AgentError as e:
             memory.fail(e.reason, e.message, machine.clock())
             self.event(local, "Warning", "Failed", e.message, container.name)
         except (OSError, ValueError) as e:
             memory.fail("CreateContainerError", str(e), machine.clock())
             self.event(local, "Warning", "Failed", str(e), container.name)
+
+    def _say_began(self, local: LocalPod, memory: ContainerMemory, attempt: int) -> None:
+        """Once for each run: when it has ended, or has not failed to execute its program for a moment."""
+        if memory.told_attempt == attempt:
+            return
+        memory.told_attempt, name = attempt, memory.container.name
+        run = memory.ended.get(attempt)
+        state = run.state if run is not None else self._machine.runtime.observe(local.ref(name, attempt))
+        exited = state.exited if state is not None else None
+        if exited is not None and exited.reason == START_ERROR:
+            self.event(local, "Warning", "Failed", f"container {name} could not be started: {exited.message}", name)
+        else:
+            self.event(local, "Normal", "Started", f"started container {name}", name)
 
     def _prune(self, local: LocalPod, memory: ContainerMemory) -> None:
         """Of earlier runs only the latest is kept, for its log and how it ended."""
@@ -251,6 +266,7 @@ class Actor:
 
     async def _remove(self, local: LocalPod, memory: ContainerMemory, attempt: int) -> None:
         machine, name = self._machine, memory.container.name
+        self._say_began(local, memory, attempt)
 
         async def remove() -> None:
             await machine.runtime.remove(local.record.sandbox, local.ref(name, attempt))
@@ -304,9 +320,16 @@ class Actor:
             local.annotations |= local.report.report.annotations()
         await self._insist(local, "its volumes", remove_volumes)
         local.record.annotations = dict(local.annotations)
+        # In a thread: to replace a file waits for the disk, and so would every other pod. Known to be clean only then, so that
+        # nobody takes the directory away meanwhile.
+        await asyncio.to_thread(self._save, local, is_clean=True)
         local.record.is_clean = True
         local.has_sandbox = False
-        pod_records.save(machine.layout, local.record)
+
+    def _save(self, local: LocalPod, *, is_clean: bool = False) -> None:
+        with local.saving:
+            record = msgspec.structs.replace(local.record, is_clean=is_clean or local.record.is_clean)
+            pod_records.save(self._machine.layout, record)
 
     async def _remove_run(self, local: LocalPod, name: str, attempt: int) -> None:
         await self._machine.runtime.remove(local.record.sandbox, local.ref(name, attempt))
@@ -331,7 +354,7 @@ class Actor:
         match action:
             case steps.Doom(fate=fate):
                 local.record.fate = fate
-                pod_records.save(self._machine.layout, local.record)
+                self._save(local)
                 self.event(local, "Warning", fate.reason, fate.message)
             case steps.BeginStop(container=name, why=why):
                 local.containers[name].stopping = Stopping(since=now)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -53,6 +54,8 @@ class ContainerMemory:
         self.stopping: Stopping | None = None
         self.is_removed = False
         self.is_fenced = False
+        self.told_attempt: int | None = None
+        """The run of which an event has said how it began."""
 
     def begin(self, attempt: int) -> None:
         if not self.attempts or self.attempts[-1] != attempt:
@@ -102,6 +105,8 @@ class LocalPod:
         self.sent: tuple[str, Raw] = ("", {})
         """The version of the pod on which a status was sent last, and that status."""
         self.store_failures = 0
+        self.saving = threading.Lock()
+        """Held while the record is written."""
 
     @property
     def uid(self) -> str:

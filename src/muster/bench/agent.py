@@ -1,7 +1,8 @@
 """How quickly a node starts and reaps short tasks: runtimes alone, with the pods' network, and whole pods through the store.
 
-Beside each stands the bare thing in the same run: fork and exec of the same program for `process`, `runc run` of the same
-bundle for `runc`. A task is `true`: what is measured is everything around it, from the request until its end is known.
+Beside each stands the bare thing in the same run: fork and exec of the same program for `process`, `runc run` of a plain
+bundle with the same root for `runc`. A task is `true`: what is measured is everything around it, from the request until its end
+is known.
 
 Each line is measured in a process of its own, in network and mount namespaces of its own, so that nothing of the machine's is
 touched. Needs root; `runc` needs runc and a static busybox. What it makes it removes.
@@ -36,6 +37,7 @@ from muster.agent.runtimes.process import ProcessRuntime
 from muster.agent.runtimes.runc import RuncRuntime
 from muster.agent.shim import namespaces
 from muster.agent.shim.client import Shims
+from muster.bench.cpu_meter import CpuMeter, per_task_ms
 from muster.bench.lines import Say
 from muster.objects.status import Raw
 from muster.objects.time import wall_clock
@@ -47,6 +49,8 @@ LATENCY_TASKS = 100
 RATE_TASKS = 400
 CONCURRENCY = 32
 _NODE = "bench"
+_KEEPER = "keeper"
+"""A pod without anything in it: while it is there, so is the group around all pods, and its count."""
 _FIRST_USER = 2_000_000_000
 _LIMITS = Limits(cpu_request_milli=10, cpu_limit_milli=1000, memory_limit_bytes=64 * 2**20, pids_max=64)
 
@@ -56,7 +60,8 @@ class NotPossible(RuntimeError):
 
 
 class AgentLine(msgspec.Struct, frozen=True, kw_only=True):
-    """Times are medians, from the request until the end of the task is known. Of pods there is no bare counterpart."""
+    """Times are medians, from the request until the end of the task is known. CPU time is that of all processes together, per
+    task, while many run; None where the machine does not count it. Of pods there is no bare counterpart."""
 
     what: What
     bare_ms: float | None = None
@@ -64,6 +69,8 @@ class AgentLine(msgspec.Struct, frozen=True, kw_only=True):
     over_ms: float | None = None
     bare_per_s: float | None = None
     tasks_per_s: float
+    bare_cpu_ms: float | None = None
+    cpu_ms: float | None = None
 
 
 def measure(what: What, *, scale: float = 1.0, say: Say) -> AgentLine:
@@ -90,6 +97,7 @@ class Node:
         self.layout.data.mkdir(mode=0o711)
         self.config = AgentConfig(runc=Runc(image_directories=[str(directory)]))
         self.cgroups: PodCgroups = open_cgroups(self.layout.id, journal=directory / "kernel-changes.jsonl")
+        self.meter = CpuMeter(self.layout.id)
         self.shims = Shims(self.layout)
         made = RuncRuntime if what == "runc" else ProcessRuntime
         self.runtime: ContainerRuntime = made(self.layout, self.shims, self.cgroups, self.config)
@@ -102,18 +110,19 @@ class Node:
 
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[Node]:
-        await self.shims.open()
-        await self.runtime.open()
-        if self.networks is not None:
-            await self.networks.open()
-        try:
-            yield self
-        finally:
-            await self.runtime.close()
-            await self.shims.close()
+        with self.meter:
+            await self.shims.open()
+            await self.runtime.open()
             if self.networks is not None:
-                await self.networks.teardown()
-            self.cgroups.teardown()
+                await self.networks.open()
+            try:
+                yield self
+            finally:
+                await self.runtime.close()
+                await self.shims.close()
+                if self.networks is not None:
+                    await self.networks.teardown()
+                self.cgroups.teardown()
 
     async def listen(self) -> None:
         async for ref in self.runtime.changed():
@@ -181,6 +190,7 @@ async def _runtime(what: What, directory: Path, scale: float) -> AgentLine:
     node = Node(what, directory)
     argv, bare = ("/bin/true",), ["/bin/true"]
     async with node.opened():
+        node.cgroups.create_pod(_KEEPER, _LIMITS)
         if what == "runc":
             root = _root_with_busybox(directory)
             node.image = await node.runtime.image(f"dir:{root}", "IfNotPresent")
@@ -200,8 +210,11 @@ async def _runtime(what: What, directory: Path, scale: float) -> AgentLine:
                 bare_ms.append(await bare_task())
                 our_ms.append(await our_task())
             count = round(RATE_TASKS * scale)
+            spent_ms = [node.meter.read_ms()]
             bare_per_s = await _many(bare_task, count, CONCURRENCY)
+            spent_ms.append(node.meter.read_ms())
             per_s = await _many(our_task, count, CONCURRENCY)
+            spent_ms.append(node.meter.read_ms())
         finally:
             listening.cancel()
     bare_median, our_median = statistics.median(bare_ms), statistics.median(our_ms)
@@ -212,6 +225,8 @@ async def _runtime(what: What, directory: Path, scale: float) -> AgentLine:
         over_ms=round(our_median - bare_median, 1),
         bare_per_s=round(bare_per_s, 1),
         tasks_per_s=round(per_s, 1),
+        bare_cpu_ms=per_task_ms(spent_ms[0], spent_ms[1], count),
+        cpu_ms=per_task_ms(spent_ms[1], spent_ms[2], count),
     )
 
 

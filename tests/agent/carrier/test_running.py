@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.agent.carrier.conftest import World, condition, container_status, restarts, status, terminated
+from tests.waiting import until
 
 
 @pytest.mark.parametrize(("code", "phase", "reason"), [(0, "Succeeded", "Completed"), (3, "Failed", "Error")])
@@ -23,6 +24,23 @@ async def test_a_pod_ends_as_its_command_does(world: World, code: int, phase: st
     assert condition(pod, "PodScheduled") == "True"
     lines = (await world.logs()).splitlines()
     assert sorted(lines) == ["err", "out"]
+
+
+@pytest.mark.parametrize(("command", "has_started"), [("/bin/sh", True), ("/no/such/program", False)])
+async def test_only_what_did_start_is_said_to_have_started(world: World, command: str, has_started: bool) -> None:
+    world.needs("events")
+    container = world.container(command=[command, "-c", "exit 7"])
+    await world.create(containers=[container])
+    found = terminated(await world.ended())
+    assert found["reason"] == ("Error" if has_started else "StartError")
+
+    async def is_said() -> bool:
+        return bool(await world.events("Started" if has_started else "Failed"))
+
+    await until(is_said)
+    assert len(await world.events("Started")) == has_started
+    messages = [event["message"] for event in await world.events("Failed")]
+    assert has_started or "/no/such/program" in messages[0]
 
 
 async def test_a_running_pod_shows_what_a_kubelet_shows(world: World) -> None:

@@ -202,6 +202,7 @@ class RuncRuntime:
             "enter": [f"log={log}", *words],
             "startArgv": self._runc("--log", str(log), "start", self._id(ref)),
             "stopArgv": self._runc("--log", str(log), "delete", "-f", self._id(ref)),
+            "stateDir": str(self._state / self._id(ref)),
             "pidFile": str(bundle / "pid"),
             "env": [],
             "cwd": "/",

@@ -26,6 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
+_CLONE_VM = 0x00000100
 _CLONE_NEWNS = 0x00020000
 _CLONE_NEWUSER = 0x10000000
 _CLONE_NEWNET = 0x40000000
@@ -39,6 +40,9 @@ _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_PRIVATE, _
     1 << 18,
     1 << 19,
 )
+_SIGCHLD = 17
+_STACK_BYTES = 64 * 1024
+_WAIT_S = 30
 _OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
 _MOUNT_ATTR_IDMAP = 0x00100000
 _MOVE_MOUNT_F_EMPTY_PATH = 4
@@ -71,30 +75,22 @@ def _mount(source: str, target: str, kind: str | None, flags: int, data: str | N
 
 
 def _user_namespace(uids: str, gids: str) -> int:
-    """A descriptor of a user namespace with these maps. The process that made it is gone again."""
-    ready, ready_inner = os.pipe()
-    go_inner, go = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(go)
-        os.close(ready)
-        ok = _libc.unshare(_CLONE_NEWUSER) == 0
-        os.write(ready_inner, b"1" if ok else b"0")
-        os.read(go_inner, 1)
-        os._exit(0)
+    """A descriptor of a user namespace with these maps. The process that made it is gone again.
+
+    It shares this one's memory, on a stack of its own, and does nothing but wait (`sleep` of the C library), not long should
+    this one be killed meanwhile: a copy of the whole interpreter would cost more than the namespace."""
+    stack = ctypes.create_string_buffer(_STACK_BYTES)
+    top = (ctypes.addressof(stack) + _STACK_BYTES) & ~15
+    sleep, flags = ctypes.cast(_libc.sleep, ctypes.c_void_p), _CLONE_VM | _CLONE_NEWUSER | _SIGCHLD
+    child = _checked(_libc.clone(sleep, ctypes.c_void_p(top), flags, ctypes.c_void_p(_WAIT_S)), "a user namespace")
     try:
-        os.close(ready_inner)
-        os.close(go_inner)
-        if os.read(ready, 1) != b"1":
-            raise OSError("a user namespace can't be made")
         for name, lines in (("uid_map", uids), ("gid_map", gids)):
-            fd = os.open(f"/proc/{child}/{name}", os.O_WRONLY)
+            fd = os.open(f"/proc/{child}/{name}", os.O_WRONLY | os.O_CLOEXEC)
             os.write(fd, lines.encode())
             os.close(fd)
         return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
-        os.close(ready)
-        os.close(go)
+        os.kill(child, 9)
         os.waitpid(child, 0)
 
 

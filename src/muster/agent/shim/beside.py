@@ -14,6 +14,7 @@ import time
 
 from muster.agent.shim import container, files, light
 from muster.agent.shim import namespaces as ns
+from muster.agent.shim.grouping import Groups
 from muster.agent.shim.light import ignoring, signal
 
 TYPE_CHECKING = False
@@ -77,7 +78,7 @@ def _run(request: dict[str, Any], channel: _socket.socket) -> tuple[dict[str, An
     deadline = time.monotonic() + request["timeout_s"]
     pid_fd = -1
     join = request.get("join")
-    procs = [os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in launch.get("cgroupProcs", [])]
+    groups = Groups(launch.get("cgroupProcs", []))
     if join:
         found = files.open_process(join["pid"], join["start_ticks"]) if join["boot_id"] == files.boot_id() else None
         if found is None:
@@ -91,10 +92,11 @@ def _run(request: dict[str, Any], channel: _socket.socket) -> tuple[dict[str, An
     out, inner = os.pipe()
     mine, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-    child = os.fork()
+    child = groups.fork()
     if child == 0:
         streams = container.Streams(theirs, null, inner, inner)
-        container.guarded(streams, lambda: _become(launch, streams, pid_fd, procs))
+        container.guarded(streams, lambda: _become(launch, streams, pid_fd, groups))
+    groups.close()
     os.close(inner)
     theirs.close()
     try:
@@ -111,10 +113,9 @@ def _run(request: dict[str, Any], channel: _socket.socket) -> tuple[dict[str, An
     return {"code": code, "is_timeout": is_timeout}, output
 
 
-def _become(launch: dict[str, Any], streams: container.Streams, pid_fd: int, procs: list[int]) -> None:
+def _become(launch: dict[str, Any], streams: container.Streams, pid_fd: int, groups: Groups) -> None:
     os.setsid()
-    for fd in procs:
-        os.write(fd, b"0")
+    groups.enter_all()
     if pid_fd >= 0:
         flags = sum(ns.FLAGS[name] for name in launch["namespaces"] if name not in ("pid", "user"))
         flags |= ns.CLONE_NEWNET if launch.get("netns") else 0

@@ -1,7 +1,7 @@
 """The container's side of a start: from the fork up to the exec. Standard library only.
 
-The child enters its namespaces, builds its file system, gives up its rights, and says that it is ready. Meanwhile the shim puts
-it into its cgroups. It executes only after the shim has said go: nothing of the user's runs before the start is on record.
+The child enters its namespaces, builds its file system, enters its cgroups, gives up its rights, and says that it is ready. It
+executes only after the shim has said go: nothing of the user's runs before the start is on record.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
+    from muster.agent.shim.grouping import Groups
+
 READY, GO = b"ready", b"go"
 """Said by the task, and to it."""
 
@@ -32,11 +34,11 @@ class Streams:
         self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
 
 
-def become_task(launch: dict[str, Any], streams: Streams) -> NoReturn:
-    guarded(streams, lambda: _start(launch, streams))
+def become_task(launch: dict[str, Any], streams: Streams, groups: Groups) -> NoReturn:
+    guarded(streams, lambda: _start(launch, streams, groups))
 
 
-def _start(launch: dict[str, Any], streams: Streams) -> None:
+def _start(launch: dict[str, Any], streams: Streams, groups: Groups) -> None:
     os.setsid()
     signal.set_wakeup_fd(-1)
     if launch.get("netns"):
@@ -49,6 +51,7 @@ def _start(launch: dict[str, Any], streams: Streams) -> None:
         ns.set_hostname(launch["hostname"])
     if launch["root"]["kind"] != "host":
         rooting.build(launch)
+    groups.enter()
     put_streams(streams.stdin, streams.stdout, streams.stderr, launch["user"], launch["group"])
     prepare(launch)
     streams.control.send(READY)

@@ -32,6 +32,8 @@ contract between the two.
     enter                     with pidFile: words for `runtimes.runc_enter`, which puts the root together before argv
     startArgv                 with pidFile: command that lets the run go (`runc start`) when its start is on record; empty: none
     stopArgv                  command that the shim runs when the run has ended (`runc delete`), empty: none
+    stateDir                  with pidFile: runc's directory of the container. Where it looks as runc's do, the shim does itself
+                              what startArgv and stopArgv would do (`runc_state`); empty: it never does
     bootId                    of the boot in which it was written: after another one, it is over
     events                    path of the socket to tell the agent by
 """

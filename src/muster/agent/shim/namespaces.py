@@ -20,6 +20,7 @@ CLONE_NEWIPC: Final = 0x0800_0000
 CLONE_NEWUSER: Final = 0x1000_0000
 CLONE_NEWPID: Final = 0x2000_0000
 CLONE_NEWNET: Final = 0x4000_0000
+_CLONE_INTO_CGROUP = 0x2_0000_0000
 
 FLAGS: Final = {"mount": CLONE_NEWNS, "pid": CLONE_NEWPID, "ipc": CLONE_NEWIPC, "uts": CLONE_NEWUTS, "user": CLONE_NEWUSER}
 """By the names that a launch uses."""
@@ -43,7 +44,8 @@ _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_RAISE = 2
 _CAPABILITY_VERSION_3 = 0x20080522
-_OPENAT2 = 437
+_CLONE3, _OPENAT2 = 435, 437
+_SIGCHLD = 17
 _RESOLVE_NO_MAGICLINKS, _RESOLVE_BENEATH, _RESOLVE_IN_ROOT = 0x02, 0x08, 0x10
 _KEYCTL_JOIN_SESSION_KEYRING = 1
 _KEYCTL: Final = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "loongarch64": 219}.get(os.uname().machine)
@@ -61,6 +63,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mount.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p]
 _libc.prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong]
 _libc.syscall.restype = ctypes.c_long
+_python = ctypes.PyDLL(None, use_errno=True)
+_python.syscall.restype = ctypes.c_long
 
 
 def _check(result: int, step: str) -> None:
@@ -91,6 +95,17 @@ def unshare_user(flags: int) -> None:
     for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
         with open(f"/proc/self/{name}", "w", encoding="ascii") as f:
             f.write(text)
+
+
+def fork_into(cgroup_fd: int) -> int:
+    """As `os.fork`, for a process of one thread; the child is in this cgroup (v2) from its birth. OSError where it can't be.
+
+    Without what Python does around a fork for the sake of other threads: there are none. The lock that threads would share is
+    held throughout (`PyDLL`), so the child has it."""
+    arguments = struct.pack("11Q", _CLONE_INTO_CGROUP, 0, 0, 0, _SIGCHLD, 0, 0, 0, 0, 0, cgroup_fd)
+    pid = int(_python.syscall(_CLONE3, arguments, len(arguments)))
+    _check(pid, "fork into a cgroup")
+    return pid
 
 
 def setns(fd: int, flags: int, what: str) -> None:

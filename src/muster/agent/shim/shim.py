@@ -19,12 +19,14 @@ import _socket
 import errno
 import os
 import select
+import struct
 import time
 
 from muster.agent.runtimes import runc_enter
-from muster.agent.shim import container, files
+from muster.agent.shim import container, files, runc_state
 from muster.agent.shim import namespaces as ns
 from muster.agent.shim.copying import Output, pipe
+from muster.agent.shim.grouping import Groups
 from muster.agent.shim.launching import BEGUN, EXIT, LAUNCH, LOCK, LOG, STARTED
 from muster.agent.shim.light import ignoring, signal
 from muster.agent.shim.log_writer import LogWriter
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-_TELL_TIMEOUT_S = 5.0
+_TELL_TIMEOUT = struct.pack("ll", 5, 0)  # seconds, microseconds
 DYING_S = 0.2
 START_ERROR = "StartError"
 
@@ -86,17 +88,19 @@ class Shim:
 
     def _carry_container(self, output: Output, reaper: Reaper, lock_fd: int) -> dict[str, Any]:
         mine, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
-        task = os.fork()
+        groups = Groups(self._launch["cgroupProcs"])
+        task = groups.fork()
         if task == 0:
             # The lock is the shim's alone: a child that kept it would hide the shim's death.
             for fd in (lock_fd, output.out, output.err):
                 os.close(fd)
             mine.close()
             null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-            container.become_task(self._launch, container.Streams(theirs, null, output.inner_out, output.inner_err))
+            streams = container.Streams(theirs, null, output.inner_out, output.inner_err)
+            container.become_task(self._launch, streams, groups)
         theirs.close()
         output.close_inner()
-        self._put_into_cgroups(task)
+        groups.move(task)
         self._spend(lock_fd)
         said = mine.recv(4096)
         if said != container.READY:
@@ -116,16 +120,6 @@ class Shim:
         """`launch.json` is on the disk, with its name: the attempt is spent, whatever happens to the machine. Before the task
         executes, and while it still builds its root, so that nobody waits for the disk."""
         os.fsync(lock_fd)
-
-    def _put_into_cgroups(self, task: int) -> None:
-        """Not by the task itself: the kernel may take its time over the first move, and the task has its root to build."""
-        for path in self._launch["cgroupProcs"]:
-            with ignoring(ProcessLookupError):  # it has failed, and says why
-                fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-                try:
-                    os.write(fd, str(task).encode())
-                finally:
-                    os.close(fd)
 
     def _started(self, task: int) -> None:
         """Pids as the host has them, also when the shim lives in another namespace: /proc is the host's."""
@@ -149,12 +143,17 @@ class Shim:
     # -- a container that a command starts (runc) ------------------------------------------------------------------------------
 
     def _carry_command(self, output: Output, reaper: Reaper, lock_fd: int) -> dict[str, Any]:
-        """The command may have started the task when it is interrupted, so the attempt is spent before it is run."""
-        self._spend(lock_fd)
+        """The command may have started the task when it is interrupted, so the attempt is spent before it is run. Where the
+        task waits to be let go, the disk is waited for meanwhile."""
+        is_gated = bool(self._launch.get("startArgv"))
+        if not is_gated:
+            self._spend(lock_fd)
         files.write_json(self._dir_fd, BEGUN, {"at": _now()}, is_durable=False)
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         command = self._spawn_command((null, output.inner_out, output.inner_err), lock_fd)
         output.close_inner()
+        if is_gated:
+            self._spend(lock_fd)
         status, _ = output.copy_until_end(command, reaper)
         pid = self._read_pid()
         if status != 0 or pid == 0:
@@ -170,9 +169,9 @@ class Shim:
             self._tell()
             status, _ = output.copy_until_end(pid, reaper)
         output.drain()
-        # Before stopArgv: `runc delete` takes the cgroup away, and with it the count of what was killed for memory.
+        # Before the cgroup is taken away, and with it the count of what was killed for memory.
         exited = _start_error(problem) if problem else self._exited(status)
-        if self._launch.get("stopArgv"):
+        if self._launch.get("stopArgv") and not runc_state.forget(self._launch.get("stateDir") or ""):
             with ignoring(OSError):
                 reaper.wait(self._spawn(self._launch["stopArgv"], null, null, null))
         reaper.end_all()
@@ -199,13 +198,13 @@ class Shim:
             os.close(fd)
 
     def _let_go(self, pid: int, null: int) -> bytes:
-        """The start is on record; then `startArgv`, if there is one, lets the task execute. What went wrong."""
+        """The start is on record; then the task is let go, if it waits for that (`startArgv`). What went wrong."""
         try:
             self._started(pid)
         except ProcessLookupError:
             return b""  # it has ended already
         argv = self._launch.get("startArgv") or []
-        if not argv:
+        if not argv or runc_state.let_go(self._launch.get("stateDir") or "", pid):
             return b""
         out, inner = pipe()
         try:
@@ -267,12 +266,15 @@ class Shim:
 
 
 def tell(path: str, directory: str) -> None:
-    """Addresses of sockets are short, paths need not be: so the socket is reached through its directory."""
+    """Addresses of sockets are short, paths need not be: so the socket is reached through its directory.
+
+    The kernel keeps ten messages for an agent that is busy. The eleventh waits inside the call: a socket that never waits would
+    be told again and again that it may write, since it is not connected."""
     dir_fd = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
         try:
-            channel.settimeout(_TELL_TIMEOUT_S)
+            channel.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, _TELL_TIMEOUT)
             channel.sendto(directory.encode(), f"/proc/self/fd/{dir_fd}/{os.path.basename(path)}")
         finally:
             channel.close()
