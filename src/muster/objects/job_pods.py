@@ -108,10 +108,11 @@ def _free_slot(slot: int, count: int, taken: set[int]) -> int:
 
 
 class JobPods:
-    """The objects of one job. Made anew for each version of it."""
+    """The objects of one job. Made anew for each version of it. `notes` are further annotations of its pods."""
 
-    def __init__(self, raw: Raw, view: Job | None = None) -> None:
+    def __init__(self, raw: Raw, view: Job | None = None, notes: Mapping[str, str] | None = None) -> None:
         self.raw = raw
+        self._notes = notes or {}
         self.view = view_of(Job, raw) if view is None else view
         self.name, self.namespace = name_of(raw), namespace_of(raw)
         roles = (raw.get("spec") or {}).get("roles") or ()
@@ -216,6 +217,14 @@ class JobPods:
         spec["containers"] = [main, *others]
         return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
+    def shape(self, role: Role) -> Raw:
+        """What the pods of a role ask of the nodes, without what only running them needs: cheap, for whoever adds it up."""
+        raw = self._raw_roles[role.name]
+        template = raw.get("template") or {}
+        notes = {**((template.get("metadata") or {}).get("annotations") or {})}
+        notes.update(pod_annotations(resource_bandwidth(raw.get("resources"))))
+        return {"metadata": {"annotations": notes}, "spec": self._spec(role, raw, template.get("spec") or {})}
+
     def _port_entries(self, role: Role, ports: Mapping[str, int]) -> list[Raw]:
         """A process has no address of its own: its ports are the node's, and the scheduler keeps them apart."""
         on_host = is_process(role)
@@ -252,13 +261,15 @@ class JobPods:
             if value:
                 # Users may have names that labels can't hold, such as ann@example.com.
                 (notes if validate_label_value(value) else labels)[key] = value
-        if wanted.pools:
+        if len(wanted.pools) == 1:
             labels[Muster.POOL] = wanted.pools[0]
+        elif wanted.pools:
+            notes[Muster.POOLS] = ",".join(wanted.pools)
         labels[Muster.PREEMPTIBLE] = "true" if wanted.preemptible else "false"
         runtime = role.runtime or ("process" if is_process(role) else "")
         if runtime:
             notes[Muster.RUNTIME] = runtime
-        meta = self._meta("", labels, notes)
+        meta = self._meta("", labels, {**notes, **self._notes})
         meta.setdefault("annotations", {})
         return meta
 

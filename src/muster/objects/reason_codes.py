@@ -120,6 +120,9 @@ class Reason(enum.StrEnum):
     NODE_POOL_MISMATCH = ("NodePoolMismatch", _W,
         "The nodes that would do are not in a pool that the queue or job may use.",
         "Name another pool or queue, or put nodes into the pool.")
+    PARTY_MISMATCH = ("PartyMismatch", _W,
+        "The nodes that would do belong to other parties, and take only work in the namespaces of these.",
+        "Let a node of the party, or of none, join; or submit the work in the namespace of the party whose nodes it needs.")
     TAINT_NOT_TOLERATED = ("TaintNotTolerated", _W,
         "The nodes that would do carry a taint that the work does not tolerate.",
         "Add a toleration, or remove the taint; a pressure taint goes when the pressure does.")
@@ -318,6 +321,21 @@ class Reason(enum.StrEnum):
     SUBMIT_LIMIT_REACHED = ("SubmitLimitReached", _R,
         "The user or group has as much waiting and running as may be submitted.",
         "Wait for work to end, or cancel some.")
+    USER_SUSPENDED = ("UserSuspended", _R,
+        "The user may submit nothing at the moment.",
+        "An administrator of the user's group sets spec.suspended of the User to false.")
+    USER_NOT_FOUND = ("UserNotFound", _R,
+        "The work names a user, and no User has that name.",
+        "Correct the name, or have the User created.")
+    USER_NOT_YOURS = ("UserNotYours", _R,
+        "The work is meant for a user for whom the one who submits it does not act.",
+        "Leave the user out, or let an administrator of that user's group submit it.")
+    DIVISION_EXCEEDED = ("DivisionExceeded", _R,
+        "The limits of the users, groups or queues below would add up to more than the limit above them.",
+        "Give less to some of them, or have the limit above raised.")
+    PARENT_CYCLE = ("ParentCycle", _R,
+        "A group or queue would stand above itself, or under too many others.",
+        "Name another parent.")
     FORMULA_INVALID = ("FormulaInvalid", _R,
         "The formula of the policy does not compile; the answer has the position.",
         "Correct it at that position.")
@@ -440,4 +458,7 @@ class Reason(enum.StrEnum):
     SUCCEEDED = ("Succeeded", _P,
         "The work ended with success.",
         "None needed.")
+    BUDGET_RUNNING_OUT = ("BudgetRunningOut", _P,
+        "The user or group has spent a share of its budget at which a warning is due.",
+        "Spend less, or have the budget raised before it is spent.")
     # fmt: on

@@ -34,6 +34,7 @@ from muster.objects.rules import (
     kuscia_deployments,
     kuscia_jobs,
     muster_jobs,
+    muster_queues,
     pods,
     storage,
     workloads,
@@ -196,6 +197,7 @@ _RULES: Final[Mapping[tuple[str, str], Rule]] = {
     **kuscia_jobs.RULES,
     ("kuscia.secretflow", "AppImage"): app_images.check_app_image,
     ("muster.dev", "Job"): muster_jobs.check_job,
+    **muster_queues.RULES,
     ("kuscia.secretflow", "Domain"): domains.check_domain,
     ("kuscia.secretflow", "KusciaDeployment"): kuscia_deployments.check_deployment,
 }

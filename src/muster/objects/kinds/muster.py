@@ -9,9 +9,10 @@ from msgspec import field
 
 from muster.objects.conditions import Conditions
 from muster.objects.kinds.base import AGE, Object
-from muster.objects.kinds.muster_base import Budget, Level, Limits, Price, Usage, muster_resource
+from muster.objects.kinds.muster_base import Budget, Level, Limits, Price, Standing, Usage, muster_resource
 from muster.objects.kinds.muster_jobs import JOB
 from muster.objects.kinds.muster_queues import QUEUE, SCHEDULING_POLICY
+from muster.objects.kinds.muster_usage import USAGE_RECORD
 from muster.objects.kinds.shapes import PHASE, Amount, Amounts, Count
 from muster.objects.resources import Column, Resource
 from muster.objects.selectors import LabelSelector
@@ -39,6 +40,7 @@ class UserGroupStatus(View):
 
     users: Count = 0
     usage: Usage | None = None
+    standing: Standing | None = None
     divided: Annotated[Amounts, "What of `limits.concurrent` its users and groups below have been given."] = field(
         default_factory=dict
     )
@@ -72,6 +74,7 @@ class UserStatus(View):
     """What the user uses."""
 
     usage: Usage | None = None
+    standing: Standing | None = None
     observed_generation: int = 0
     conditions: Conditions = field(default_factory=list)
 
@@ -234,7 +237,7 @@ RESOURCES: tuple[Resource, ...] = (
             Column(name="Ready", path=".status.ready", type="integer"),
             Column(name="CPU", path=".status.allocatable.cpu"),
             Column(name="Memory", path=".status.allocatable.memory"),
-            Column(name="Bandwidth", path=".status.allocatable.bandwidth"),
+            Column(name="Bandwidth", path=".status.allocatable.bandwidth-egress"),
             Column(name="Exclusive", path=".spec.exclusive", type="boolean"),
             AGE,
         ),
@@ -249,5 +252,6 @@ RESOURCES: tuple[Resource, ...] = (
             AGE,
         ),
     ),
+    USAGE_RECORD,
     muster_resource(Placement, "placements", columns=(PHASE, Column(name="Bound", path=".status.bound", type="integer"), AGE)),
 )

@@ -85,5 +85,18 @@ class Usage(View):
     spent: float = 0
 
 
+class Standing(View):
+    """What the ledger has found: the scheduler goes by it."""
+
+    decayed: Annotated[dict[str, float], "Use in resource-seconds, where what was used a week ago counts half."] = field(
+        default_factory=dict
+    )
+    decayed_at: Annotated[float, "The moment that `decayed` stands for, in seconds since 1970."] = 0
+    stopped: Annotated[str, "Why nothing new may start: a consumption limit or a budget is spent."] = ""
+    limits: Annotated[Limits | None, "In force instead of those in the spec, because a budget is spent."] = None
+    warned_percent: Annotated[int, "The largest share of the budget of which a warning was given in this period."] = 0
+    warned_since: Annotated[Timestamp, "When that period began."] = ""
+
+
 muster_resource = functools.partial(custom_resource, group=GROUP, categories=("muster",), namespaced=False)
 """A kind of Muster's group, named after its view; every one has a status."""

@@ -158,8 +158,13 @@ class JobStatus(View):
     failures: Annotated[Count, "Attempts that failed; `retry.limit` counts these."] = 0
     preemptions: Annotated[Count, "Attempts that had to give way: preempted, evicted, or pods lost."] = 0
     retry_time: Annotated[Timestamp, "When the next attempt may begin."] = ""
+    submitted_time: Annotated[Timestamp, "When it joined the queue; attempts that follow keep it."] = ""
     queued_time: Timestamp = ""
     start_time: Annotated[Timestamp, "Of the current attempt."] = ""
+    running_time: Annotated[Timestamp, "When all replicas of the current attempt were up."] = ""
+    attained_seconds: Annotated[
+        float, "How long earlier attempts ran, as far as it was saved when they gave way.", msgspec.Meta(ge=0)
+    ] = 0
     completion_time: Timestamp = ""
     observed_generation: int = 0
     conditions: Conditions = field(default_factory=list)

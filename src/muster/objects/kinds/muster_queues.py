@@ -19,13 +19,21 @@ FactorSource = Literal[
     "UserLevel",
     "GroupLevel",
     "JobLevel",
+    "QueueLevel",
     "Size",
+    "ShareOfCluster",
     "WaitingSeconds",
+    "AgeSeconds",
+    "BacklogSeconds",
+    "Tail",
     "EstimatedRunSeconds",
     "PredictedRunSeconds",
     "EstimatedUse",
     "PredictedUse",
+    "RemainingSeconds",
+    "ServedSeconds",
     "AttainedService",
+    "Restarts",
     "FairShare",
     "SecondsToDeadline",
     "Attribute",
@@ -104,7 +112,9 @@ class Backfill(View):
     """What may go before blocked work."""
 
     mode: Annotated[
-        Literal["None", "EASY", "Conservative"], "EASY keeps the planned start of the first in line, Conservative of all."
+        Literal["None", "EASY", "Conservative", "Strict"],
+        "EASY keeps the planned start of the first in line, Conservative of all that wait; None keeps none, so that whatever "
+        "fits goes. With Strict nothing goes before blocked work.",
     ] = "EASY"
     depth: Annotated[int, "How far down the line to look.", msgspec.Meta(ge=1, le=100_000)] = 1000
 
@@ -125,7 +135,7 @@ class SchedulingPolicySpec(View, kw_only=True):
     factors: Annotated[list[Factor], keyed("name"), msgspec.Meta(max_length=64)] = field(default_factory=list)
     formula: Annotated[
         str,
-        "Larger is sooner. Names are factors; the sum of weight times value when left out.",
+        "Larger is sooner. Names are factors; `weighted_sum`, the sum of weight times value, when left out.",
         msgspec.Meta(extra_json_schema={"maxLength": 2000}),
     ] = ""
     starvation_bound_seconds: Annotated[int, "No job waits longer behind younger ones.", msgspec.Meta(ge=1)] = 604_800

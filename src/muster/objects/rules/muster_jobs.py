@@ -7,7 +7,8 @@ later. `check_spec` is also what the controller asks about jobs that came in whe
 |---|---|
 | state | always; Cancelled stays |
 | estimate, attributes, deadline, retry, limits on time, checkpointIntervalSeconds, ttlSecondsAfterFinished | always |
-| priority, queue, user, type, preemptible, pools, schedulerName | while it is Suspended or Stopped |
+| queue | until it starts |
+| priority, user, type, preemptible, pools, schedulerName | while it is Suspended or Stopped |
 | roles | never: submit another job |
 """
 
@@ -40,7 +41,9 @@ _PLACED: Final = ("priority", "queue", "user", "type", "preemptible", "pools", "
 _HELD: Final = ("Suspended", "Stopped")
 _OWN_LABELS: Final = (Muster.JOB, Muster.ROLE, Muster.INDEX, Muster.POOL, Muster.PREEMPTIBLE, Sigs.POD_GROUP)
 _OWN_FIELDS: Final = ("nodeName", "hostname", "subdomain", "priority")
+_WAITING: Final = ("", "Queued")
 _GENERATED_LEN: Final = 5
+_POOLS_MAX: Final = 16
 _USER_LEN_MAX: Final = 253
 
 
@@ -88,8 +91,9 @@ def _check_owner(report: Report, view: Job) -> None:
             parse_time(spec.deadline)
         except ValueError as error:
             report.invalid("spec.deadline", spec.deadline, str(error))
-    if len(spec.pools) > 1:
-        report.invalid("spec.pools", spec.pools, "a job goes to one pool; name one, or make a NodePool of all these nodes")
+    if len(spec.pools) > _POOLS_MAX:
+        message = f"at most {_POOLS_MAX}; name fewer, or make one NodePool of all these nodes"
+        report.invalid("spec.pools", len(spec.pools), message)
     for index, pool in enumerate(spec.pools):
         report.names(f"spec.pools[{index}]", pool, validate_label_value(pool) if pool else ["must not be empty"])
     if spec.scheduler_name:
@@ -196,6 +200,8 @@ def _check_change(report: Report, raw: Raw, old: Raw) -> None:
     if is_held:
         return
     for word in _PLACED:
+        if word == "queue" and phase in _WAITING:
+            continue
         if (spec.get(word) or None) != (before.get(word) or None):
             report.forbidden(
                 f"spec.{word}", "can only change while the job is Suspended or Stopped; set spec.state to Suspended first"

@@ -1,0 +1,62 @@
+"""Nodes of the quota tree from the objects that describe them. Pure; never raises for what an object holds."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Final
+
+import msgspec
+
+from muster.objects.kinds.muster import User, UserGroup
+from muster.objects.kinds.muster_base import Budget, Limits
+from muster.objects.kinds.muster_queues import Queue
+from muster.objects.reasons import Reason
+from muster.quota.limits import Ceilings, NodeKey, NodeKind, ceilings
+from muster.quota.nodes import NodeSpec
+from muster.quota.units import threshold
+
+KINDS: Final[tuple[NodeKind, ...]] = ("User", "UserGroup", "Queue")
+_PARTS: Final = 1_000_000
+
+
+def ceilings_of(limits: Limits, budget: Budget | None = None) -> Ceilings:
+    """Everything that a spec says about ceilings."""
+    read = ceilings(
+        concurrent=limits.concurrent,
+        submitted=limits.submitted,
+        per_job=limits.per_job,
+        jobs_running=limits.jobs_running,
+        jobs_submitted=limits.jobs_submitted,
+    )
+    problems = list(read.problems)
+    consumption: dict[str, int] = {}
+    for index, limit in enumerate(limits.consumption):
+        try:
+            amount = threshold(limit.resource, limit.amount)
+        except ValueError as error:
+            problems.append(f"limits.consumption[{index}].amount: {error}")
+            amount = 0
+        consumption[f"{limit.resource} per {limit.period}"] = amount
+    money = {budget.period: int(Fraction(str(budget.amount)) * _PARTS)} if budget is not None else {}
+    return msgspec.structs.replace(read, consumption=consumption, budget=money, problems=tuple(problems))
+
+
+def node_of(view: User | UserGroup | Queue, name: str, *, standing: bool = True) -> NodeSpec:
+    """The node that an object stands for. With `standing`, as the ledger has judged it: limits in force once a budget is spent,
+    and why nothing may start; without it, as it was written, which is what can be divided."""
+    if isinstance(view, Queue):
+        stopped = f"{Reason.QUEUE_STOPPED.value}: spec.state of Queue {name} is Stopped" if view.spec.state == "Stopped" else ""
+        return NodeSpec(kind="Queue", name=name, parent=view.spec.parent, limits=ceilings_of(view.spec.limits), stopped=stopped)
+    limits = ceilings_of(view.spec.limits, view.spec.budget)
+    stopped = ""
+    judged = view.status.standing if standing else None
+    if judged is not None:
+        stopped = judged.stopped
+        limits = limits if judged.limits is None else ceilings_of(judged.limits)
+    if isinstance(view, UserGroup):
+        return NodeSpec(kind="UserGroup", name=name, parent=view.spec.parent, limits=limits, stopped=stopped)
+    return NodeSpec(kind="User", name=name, parent=view.spec.group, limits=limits, stopped=stopped)
+
+
+def key_of(kind: str, name: str) -> NodeKey | None:
+    return next(((one, name) for one in KINDS if one == kind), None)
