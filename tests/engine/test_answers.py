@@ -226,8 +226,8 @@ DEPLOYMENT = {
     ("raw", "pods", "feasible"),
     [
         pytest.param(JOB, ["default/train-ps", *(f"default/train-worker-{i}" for i in range(3))], True, id="Job"),
-        pytest.param(KUSCIA_JOB, ["default/j-alice-host", "default/j-bob-host"], True, id="KusciaJob"),
-        pytest.param(KUSCIA_TASK, ["default/t-alice-0", "default/t-alice-1"], True, id="KusciaTask"),
+        pytest.param(KUSCIA_JOB, ["alice/j-alice-host", "bob/j-bob-host"], True, id="KusciaJob"),
+        pytest.param(KUSCIA_TASK, ["alice/t-alice-0", "alice/t-alice-1"], True, id="KusciaTask"),
         pytest.param(DEPLOYMENT, ["default/d-0", "default/d-1"], True, id="Deployment"),
         pytest.param({"template": DEPLOYMENT["spec"]["template"]}, ["default/hypothetical"], True, id="template"),  # type: ignore[index]
         pytest.param(manifest("5"), [], False, id="too large"),
@@ -274,7 +274,9 @@ def test_nodes_that_are_kept_for_others_are_counted_too() -> None:
 
 def test_a_party_stays_on_its_own_nodes() -> None:
     made = default_engine(annotations={"muster.dev/bandwidth": "1Gbps"})
-    own = node("alice-1", labels={"kuscia.secretflow/namespace": "alice"}, annotations={"muster.dev/bandwidth": "1Gbps"})
+    taint = {"key": "kuscia.secretflow/agent", "value": "v1", "effect": "NoSchedule"}
+    labels, bandwidth = {"kuscia.secretflow/namespace": "alice"}, {"muster.dev/bandwidth": "1Gbps"}
+    own = node("alice-1", labels=labels, annotations=bandwidth, taints=[taint])
     made.step([ev.NodeSeen(own)], 1.0)
     (found,) = answers(made, Question(manifest=KUSCIA_JOB))
     assert found.pods[0].node == "alice-1"
@@ -285,7 +287,7 @@ def test_an_app_image_says_how_many_pods_share_a_partys_total() -> None:
     container = {"name": "c", "resources": {"requests": {"memory": "1Gi"}}}
     image = {"spec": {"deployTemplates": [{"role": "host", "replicas": 2, "spec": {"containers": [container]}}]}}
     (found,) = answers(made, Question(manifest=KUSCIA_JOB), {"app": image}.get)
-    assert [p.pod for p in found.pods] == [f"default/j-{party}-host-{i}" for party in ("alice", "bob") for i in range(2)]
+    assert [p.pod for p in found.pods] == [f"{party}/j-{party}-host-{i}" for party in ("alice", "bob") for i in range(2)]
     assert not any("AppImage" in note for note in found.notes)
 
 

@@ -200,6 +200,37 @@ def test_the_engine_goes_over_to_what_a_configured_event_says() -> None:
     assert [plugin.name for plugin in engine.profiles["other"].plugins] == [*FILTERS, "Mine"]
 
 
+@pytest.mark.parametrize(
+    ("profiles", "served_by"),
+    [
+        pytest.param([], "muster-scheduler", id="the default"),
+        pytest.param([{}], "muster-scheduler", id="a profile without a name"),
+        pytest.param(
+            [{"schedulerName": "other"}, {"schedulerName": "muster-scheduler"}], "muster-scheduler", id="among others"
+        ),
+        pytest.param([{"schedulerName": "muster-scheduler", "aliases": []}], None, id="aliases are given"),
+        pytest.param([{"schedulerName": "other"}], None, id="the profile is not there"),
+        pytest.param(
+            [{"schedulerName": "muster-scheduler"}, {"schedulerName": "default-scheduler"}],
+            "default-scheduler",
+            id="a profile of it",
+        ),
+        pytest.param(
+            [{"schedulerName": "muster-scheduler"}, {"schedulerName": "b", "aliases": ["default-scheduler"]}],
+            "b",
+            id="an alias of it",
+        ),
+    ],
+)
+def test_who_serves_pods_that_name_no_scheduler(profiles: list[dict[str, Any]], served_by: str | None) -> None:
+    found = read({**HEAD, "profiles": profiles}, REGISTRY)
+    assert found.served.get("default-scheduler") in {None, "default-scheduler", "b"}, "only where it is asked for"
+    sole = found.as_sole()
+    assert sole.served == found.served | ({"default-scheduler": served_by} if served_by else {})
+    assert read(sole.raw, REGISTRY).profiles == sole.profiles, "what is logged says the same"
+    assert sole.as_sole() == sole
+
+
 def test_a_profile_that_gives_aliases_gets_no_others() -> None:
     assert of({"schedulerName": "muster-scheduler", "aliases": []}).served == {"muster-scheduler": "muster-scheduler"}
 

@@ -11,7 +11,7 @@ for each, PODS_SHOWN_MAX pods, SHAPES_MAX kinds of pods looked at closely.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -101,6 +101,13 @@ def _is_about(pod: PodRecord, kind: str, name: str) -> bool:
     return bool(kind) and any(o.kind == kind and o.name == name for o in pod.facts.metadata.owner_references)
 
 
+def no_profile(name: str, served: Iterable[str], *, is_sole: bool = False) -> Verdict:
+    """What to say on a pod that names another scheduler than ours. `is_sole`: there is no other."""
+    after = "; there is no other scheduler here: name one of these, or add a profile" if is_sole else ": others place this"
+    message = f"spec.schedulerName is {name!r}, which no profile here serves ({', '.join(sorted(served))}){after}"
+    return Verdict(reason=Reason.NO_PROFILE, message=message)
+
+
 class _Asking:
     """One question about one unit, under way."""
 
@@ -116,9 +123,7 @@ class _Asking:
         profile = first.facts.spec.scheduler_name
         base = Answer(subject=unit_id, profile=profile)
         if profile not in engine.profiles:
-            known = ", ".join(sorted(engine.profiles))
-            message = f"spec.schedulerName is {profile!r}, which no profile here serves ({known}): others place this"
-            verdict = Verdict(reason=Reason.NO_PROFILE, message=message)
+            verdict = no_profile(profile, engine.profiles)
             return msgspec.structs.replace(base, state="foreign", verdict=verdict, pods=_places(pods))
         if engine.profiles[profile].is_shadow:
             note = f"profile {profile} is in shadow mode: it decides, and binds nothing"

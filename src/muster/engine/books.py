@@ -54,3 +54,12 @@ def apply_book(event: ev.AnyEvent, state: State) -> None:
             state.keep(state.task_groups, t.metadata.name, t, Wake.GROUP)
         case ev.TaskGroupGone(name=name):
             state.keep(state.task_groups, name, None, Wake.GROUP)
+        case ev.QueueSeen(queue=one) | ev.PolicySeen(policy=one) | ev.UserSeen(user=one) | ev.UserGroupSeen(group=one):
+            # Who waits for a change of one is woken by the order.
+            state.order_objects[_kind(event), one.metadata.name] = event
+        case ev.QueueGone(name=name) | ev.PolicyGone(name=name) | ev.UserGone(name=name) | ev.UserGroupGone(name=name):
+            state.order_objects.pop((_kind(event), name), None)
+
+
+def _kind(event: ev.AnyEvent) -> str:
+    return type(event).__name__.removesuffix("Seen").removesuffix("Gone")

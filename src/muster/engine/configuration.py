@@ -30,8 +30,10 @@ DEFAULT_NAME: Final = "muster-scheduler"
 DEFAULT_ALIASES: Final = ("kuscia-scheduler", "koord-scheduler")
 """What the pods of Kuscia and Koordinator name: served by the profile `muster-scheduler` unless another one takes the name."""
 KUBERNETES_NAME: Final = "default-scheduler"
+"""What pods name that were written without a scheduler. Ours only where there is no other: see `Configuration.as_sole`."""
 
 DEFAULT_PLUGINS: Final = (
+    Choice("PartyNodes"),
     Choice("NodeUnschedulable"),
     Choice("NodeName"),
     Choice("NodeReady"),
@@ -152,6 +154,19 @@ class Configuration(msgspec.Struct, frozen=True):
     def served(self) -> dict[str, str]:
         """Each `schedulerName` that is answered to, and the profile behind it."""
         return {name: spec.name for spec in self.profiles for name in (spec.name, *spec.aliases)}
+
+    def as_sole(self) -> Configuration:
+        """The same where no other scheduler is: `muster-scheduler` also serves the pods that name none, unless its aliases are
+        given or another profile serves them. Written into `raw`, so that reading that again gives this."""
+        given = list(self.raw.get("profiles") or ({},))
+        for index, spec in enumerate(self.profiles):
+            if spec.name == DEFAULT_NAME and _leaves_aliases(given[index]) and KUBERNETES_NAME not in self.served:
+                aliases = (*spec.aliases, KUBERNETES_NAME)
+                given[index] = {**(given[index] or {}), "schedulerName": spec.name, "aliases": list(aliases)}
+                profiles = list(self.profiles)
+                profiles[index] = msgspec.structs.replace(spec, aliases=aliases)
+                return msgspec.structs.replace(self, profiles=tuple(profiles), raw={**self.raw, "profiles": given})
+        return self
 
     def effective(self) -> dict[str, Any]:
         """A document that says the same and leaves nothing to defaults."""

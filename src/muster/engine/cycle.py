@@ -14,6 +14,7 @@ from muster.engine.decisions import AnyDecision, Evict, Hold, Park, Place, Place
 from muster.engine.evaluate import Evaluator
 from muster.engine.explain import explain_kept, explain_pod, explain_shortage, explain_sum
 from muster.engine.holding import Held, HoldKind, Withdrawal, uids_of, wound
+from muster.engine.order import Order
 from muster.engine.placing import Placed, Shortage, place_some, place_unit
 from muster.engine.plugin import Nomination, Patch, Plugin, Wake
 from muster.engine.pods import Phase, PodRecord
@@ -33,17 +34,31 @@ _BACKING_OFF = Verdict(
     reason=Reason.BACKING_OFF,
     message="not enough members found a place within the gang's waiting time, so all was given back; it is tried again soon",
 )
+_UNEXPLAINED = Verdict(reason=Reason.RESOURCES_INSUFFICIENT, message="no node takes it now; why is not worked out in this run")
 
 
 class Cycle:
     """Tries units of one profile. `holds` is shared with the machine, which ends them."""
 
-    def __init__(self, profile: Profile, state: State, evaluator: Evaluator, waiting: Waiting, holds: dict[str, Held]) -> None:
+    def __init__(  # noqa: PLR0917 - the machine's parts, each once
+        self,
+        profile: Profile,
+        state: State,
+        evaluator: Evaluator,
+        waiting: Waiting,
+        holds: dict[str, Held],
+        order: Order | None = None,
+        *,
+        explains: bool = True,
+    ) -> None:
+        """Without `explains` a unit that finds no room is not told why, which is most of the cost of finding none."""
+        self._explains = explains
         self.profile = profile
         self.state = state
         self.evaluator = evaluator
         self.waiting = waiting
         self.holds = holds
+        self._order = order
         self._reserve = profile.at["reserve"]
         self._permit = profile.at["permit"]
         self._pre_bind = profile.at["pre_bind"]
@@ -54,8 +69,6 @@ class Cycle:
         self._local_wakes = frozenset({wake for p in profile.local_filters for wake in p.wakes_on}) - {Wake.NODE}
         self._before = profile.at["before_prefilter"]
         self._is_simple = not (self._reserve or self._permit or self._pre_bind or self._bind or self._resize)
-        for plugin in profile.at["post_filter"]:
-            plugin.helper = evaluator
         self._explained: dict[int, Verdict] = {}
         self._hopeless: set[tuple[int, int]] = set()
 
@@ -79,9 +92,11 @@ class Cycle:
         return [*yielded, *self._abandon(unit, verdict, now, news if not yielded else None)]
 
     def _attempt(self, unit: Unit, now: float, yielded: list[AnyDecision]) -> list[AnyDecision]:
-        # 1. Is everybody here who must start together, and is this the time to try?
+        # 1. Is everybody here who must start together, is this the time to try, and is it its turn?
         if unit.blocked is not None:
             return self._set_aside(unit, unit.blocked)
+        if self._order is not None and (not_yet := self._order.refuse(unit, now)) is not None:
+            return self._set_aside(unit, not_yet)
         if unit.not_before > now:
             return self._set_aside(unit, _BACKING_OFF, retry_at=unit.not_before)
         if unit.min_free:
@@ -113,7 +128,10 @@ class Cycle:
             made = self._make_room(unit, placed, now)
             if made is None and unit.keeps_s and isinstance(placed, Shortage):
                 made = self._keep(unit, placed, now)
-            return made or self._park_short(unit, placed)
+            made = made or self._park_short(unit, placed)
+            if self._order is not None and isinstance(made[-1], Park):
+                self._order.parked(unit, made[-1].verdict, now)
+            return made
 
         # 5. Let the plugins resize and reserve; one refusal undoes all.
         if not self._is_simple:
@@ -211,10 +229,14 @@ class Cycle:
         """Let the post-filter plugins evict for the unit; None when none of them can."""
         pod = short.stuck if isinstance(short, Shortage) else short
         hopeless = (pod.shape.number, pod.priority)
-        if not self.profile.at["post_filter"] or (hopeless in self._hopeless and self.evaluator.is_plain(pod)):
+        plugins = self.profile.at["post_filter"]
+        if plugins and hopeless in self._hopeless and self.evaluator.is_plain(pod):
+            plugins = tuple(plugin for plugin in plugins if not plugin.makes_room_by_shape)
+        if not plugins:
             return None
         block = self.evaluator.block(pod)
-        for plugin in self.profile.at["post_filter"]:
+        for plugin in plugins:
+            plugin.helper = self.evaluator  # one that all profiles share has had another's
             found = guarded(plugin, "post_filter", unit, block, now)
             if isinstance(found, Nomination):
                 return self._evict(unit, pod, found)
@@ -242,7 +264,7 @@ class Cycle:
         return [*evict, *self._park(unit, verdict)]
 
     def _explain(self, pod: PodRecord) -> Verdict:
-        return explain_pod(pod, self.evaluator, self.state)
+        return explain_pod(pod, self.evaluator, self.state) if self._explains else _UNEXPLAINED
 
     def _keep(self, unit: Unit, short: Shortage, now: float) -> list[AnyDecision] | None:
         """Keep the places that were found, beside those that are kept already; None when none was."""
@@ -268,7 +290,7 @@ class Cycle:
         is_plain = self.evaluator.is_plain(short) and short.uid not in self.evaluator.nominations
         verdict_or_none = self._explained.get(short.shape.number) if is_plain else None
         if verdict_or_none is None:
-            verdict_or_none = explain_pod(short, self.evaluator, self.state)
+            verdict_or_none = self._explain(short)
             if is_plain:
                 self._explained[short.shape.number] = verdict_or_none
         return self._park(unit, verdict_or_none, is_plain=is_plain)

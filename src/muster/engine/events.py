@@ -19,10 +19,15 @@ from muster.engine.facts import (
     PersistentVolumeFacts,
     PodFacts,
     PodGroupFacts,
+    PolicyFacts,
     PoolFacts,
+    QueueFacts,
     QuotaFacts,
+    RunFacts,
     StorageClassFacts,
     TaskGroupFacts,
+    UserFacts,
+    UserGroupFacts,
 )
 
 
@@ -143,6 +148,44 @@ class TaskGroupGone(Event, frozen=True):
     name: str
 
 
+class QueueSeen(Event, frozen=True):
+    queue: QueueFacts
+
+
+class QueueGone(Event, frozen=True):
+    name: str
+
+
+class PolicySeen(Event, frozen=True):
+    policy: PolicyFacts
+
+
+class PolicyGone(Event, frozen=True):
+    name: str
+
+
+class UserSeen(Event, frozen=True):
+    user: UserFacts
+
+
+class UserGone(Event, frozen=True):
+    name: str
+
+
+class UserGroupSeen(Event, frozen=True):
+    group: UserGroupFacts
+
+
+class UserGroupGone(Event, frozen=True):
+    name: str
+
+
+class RunsSeen(Event, frozen=True):
+    """Runs from before this engine began, oldest first: what predictions start from. Those that end later it sees itself."""
+
+    runs: Sequence[RunFacts]
+
+
 class BindFailed(Event, frozen=True):
     """A pod of a `Place` could not be bound: it gives back what was set aside for it. `is_final`: it will never be."""
 
@@ -238,6 +281,15 @@ AnyEvent = (
     | PodGroupGone
     | TaskGroupSeen
     | TaskGroupGone
+    | QueueSeen
+    | QueueGone
+    | PolicySeen
+    | PolicyGone
+    | UserSeen
+    | UserGone
+    | UserGroupSeen
+    | UserGroupGone
+    | RunsSeen
     | BindFailed
     | Bound
     | Planned

@@ -12,8 +12,10 @@ from typing import Any
 from msgspec import field
 
 from muster.objects.kinds.affinity import Affinity, NodeSelector, Toleration, TopologySpreadConstraint
+from muster.objects.kinds.muster_queues import SchedulingPolicySpec
 from muster.objects.kinds.nodes import Taint
 from muster.objects.selectors import LabelSelector
+from muster.objects.time import time_or
 from muster.objects.view import IntOrString, Quantities, View
 
 
@@ -106,11 +108,27 @@ class ConditionFacts(Facts):
     last_transition_time: str = ""
 
 
+class TerminatedFacts(Facts):
+    finished_at: str = ""
+
+
+class ContainerStateFacts(Facts):
+    terminated: TerminatedFacts | None = None
+
+
+class ContainerStatusFacts(Facts):
+    """When a container ended, as its agent says: no decision depends on it, and every account of what ran does."""
+
+    state: ContainerStateFacts = field(default_factory=ContainerStateFacts)
+
+
 class PodStatusFacts(Facts):
     phase: str = ""
     nominated_node_name: str = ""
     start_time: str = ""
     conditions: list[ConditionFacts] = []
+    container_statuses: list[ContainerStatusFacts] = []
+    init_container_statuses: list[ContainerStatusFacts] = []
 
 
 class PodFacts(Facts):
@@ -126,6 +144,15 @@ class PodFacts(Facts):
     def is_finished(self) -> bool:
         """Whether it holds nothing any more."""
         return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def ended(self) -> float | None:
+        """When its last container ended, if it is finished and its agent said so."""
+        if not self.is_finished:
+            return None
+        statuses = (*self.status.container_statuses, *self.status.init_container_statuses)
+        said = [time_or(one.state.terminated.finished_at, None) for one in statuses if one.state.terminated is not None]
+        return max((end for end in said if end is not None), default=None)
 
 
 class NodeSpecFacts(Facts):
@@ -353,3 +380,100 @@ class TaskGroupFacts(Facts):
     metadata: Meta = field(default_factory=Meta)
     spec: TaskGroupSpecFacts = field(default_factory=TaskGroupSpecFacts)
     status: TaskGroupStatusFacts = field(default_factory=TaskGroupStatusFacts)
+
+
+class LimitsFacts(Facts):
+    """Ceilings, as in `muster.objects.kinds.muster_base.Limits`, that hold what waits: what is refused at once is not here."""
+
+    concurrent: dict[str, str | int | float] = {}
+    jobs_running: int | None = None
+
+
+class QueueSpecFacts(Facts):
+    parent: str = ""
+    policy: str = "balanced"
+    weight: int = 1
+    level: int = 0
+    limits: LimitsFacts = field(default_factory=LimitsFacts)
+    pools: list[str] = []
+    is_default: bool = False
+    state: str = "Open"
+
+
+class QueueFacts(Facts):
+    """A Queue."""
+
+    metadata: Meta = field(default_factory=Meta)
+    spec: QueueSpecFacts = field(default_factory=QueueSpecFacts)
+
+
+class PolicyFacts(Facts):
+    """A SchedulingPolicy; its spec is what users write, whole."""
+
+    metadata: Meta = field(default_factory=Meta)
+    spec: SchedulingPolicySpec = field(default_factory=SchedulingPolicySpec)
+
+
+class ConsumptionFacts(Facts):
+    resource: str = ""
+    amount: float = 0
+
+
+class StandingFacts(Facts):
+    """What the ledger says of a user or group: see `muster.objects.kinds.muster_base.Usage`."""
+
+    decayed: dict[str, float] = {}
+    """Use in resource-seconds, faded; as of `decayed_at` (seconds since 1970)."""
+    decayed_at: float = 0
+    stopped: str = ""
+    """Why nothing new of it may start: a consumption limit or a budget is spent. Empty when it may."""
+    limits: LimitsFacts | None = None
+    """In force instead of those in the spec, when a budget is spent."""
+
+
+class UserSpecFacts(Facts):
+    group: str = ""
+    level: float = 0
+    weight: int = 1
+    usernames: list[str] = []
+    limits: LimitsFacts = field(default_factory=LimitsFacts)
+    suspended: bool = False
+
+
+class UserStatusFacts(Facts):
+    standing: StandingFacts | None = None
+
+
+class UserFacts(Facts):
+    metadata: Meta = field(default_factory=Meta)
+    spec: UserSpecFacts = field(default_factory=UserSpecFacts)
+    status: UserStatusFacts = field(default_factory=UserStatusFacts)
+
+
+class UserGroupSpecFacts(Facts):
+    parent: str = ""
+    level: float = 0
+    weight: int = 1
+    limits: LimitsFacts = field(default_factory=LimitsFacts)
+
+
+class UserGroupFacts(Facts):
+    metadata: Meta = field(default_factory=Meta)
+    spec: UserGroupSpecFacts = field(default_factory=UserGroupSpecFacts)
+    status: UserStatusFacts = field(default_factory=UserStatusFacts)
+
+
+class RunFacts(Facts):
+    """A run that ended well, for predictions: who ran what, how long, on how much."""
+
+    user: str = ""
+    group: str = ""
+    name: str = ""
+    type: str = ""
+    seconds: float = 0
+    ended: float = 0
+    requests: dict[str, int] = {}
+    used: dict[str, int] = {}
+    """Measured, in the units of the engine's rows; empty where nobody measured."""
+    labels: dict[str, str] = {}
+    """Of the node, as far as they tell nodes apart by their kind."""

@@ -53,10 +53,22 @@ class Forecast:
                 first[pod.index] = min(max(release.time, now), first.get(pod.index, math.inf))
         times = np.fromiter(first.values(), np.float64, len(first))
         indices = np.fromiter(first, np.intp, len(first))
+        self._load(times, state.placed.node[indices], amounts(state.placed, np.arange(len(self._start)), indices), now)
+
+    @classmethod
+    def of(cls, state: State, free: Array, times: Array, nodes: Array, held: Array, now: float) -> Forecast:  # noqa: PLR0917 - columns
+        """From columns: what is free (rows, nodes), and what is given back when (`times`), where (slots) and how much (`held`:
+        rows, releases). Nothing of it is changed."""
+        found = cls.__new__(cls)
+        found._state, found._start = state, free
+        found._load(np.maximum(times, now), nodes, held, now)
+        return found
+
+    def _load(self, times: Array, nodes: Array, held: Array, now: float) -> None:
         order = np.argsort(times, kind="stable")
-        times, indices = times[order], indices[order]
-        self._nodes: Array = state.placed.node[indices]
-        self._held = amounts(state.placed, np.arange(len(self._start)), indices)
+        times = times[order]
+        self._nodes: Array = nodes[order]
+        self._held: Array = held[:, order]
         is_last = np.append(times[1:] != times[:-1], True) if len(times) else np.zeros(0, np.bool_)
         self._times: list[float] = times[is_last].tolist()
         """The different times at which something ends."""

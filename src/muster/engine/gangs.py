@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from muster.engine.facts import Meta, PodFacts, PodGroupFacts
-from muster.engine.resources import amount_of
+from muster.objects.amounts import amount_of
 from muster.objects.labels import KoordinatorPod, Sigs
 
 POD_GROUP_LABELS = (Sigs.POD_GROUP, "scheduling.x-k8s.io/pod-group", Sigs.POD_GROUP_NAME)

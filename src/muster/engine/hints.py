@@ -218,9 +218,13 @@ def node_hints(reason: Reason, block: PodBlock, nodes: NodeBlock, refused: Mask)
             known = "that node exists" if spec.node_name in columns.slots else "no such node exists"
             return [f"spec.nodeName is {spec.node_name!r}, and {known}; leave it out, or correct it"]
         case Reason.NODE_POOL_MISMATCH:
-            wanted = block.shape.labels.get(Muster.POOL, "")
+            wanted = block.shape.annotations.get(Muster.POOLS) or block.shape.labels.get(Muster.POOL, "")
             named = f"it names pool {wanted!r}" if wanted else "it names none"
-            return [f"set the pod's label {Muster.POOL} to a pool that has nodes for it; {named}"]
+            queue = f", and queue {block.shape.queue or 'default'!r} is bound to pools" if block.shape.queue is not None else ""
+            return [f"set the pod's label {Muster.POOL} to a pool that has nodes for it; {named}{queue}"]
+        case Reason.PARTY_MISMATCH if block.pod is not None:
+            where = block.pod.metadata.namespace
+            return [f"work in namespace {where} needs a node of its own party, or of none; these are of others: {names}"]
         case _:
             return []
 

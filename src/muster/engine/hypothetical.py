@@ -19,6 +19,7 @@ from muster.engine.gangs import gang_key_of
 from muster.objects.bandwidth import PodBandwidth, is_bandwidth_resource, resource_bandwidth
 from muster.objects.bandwidth_demands import FindImage, deploy_template, pod_annotations, share
 from muster.objects.bandwidth_units import NOTHING
+from muster.objects.labels import Kuscia
 from muster.objects.quantity import Quantity
 
 PODS_MAX: Final = 10_000
@@ -60,7 +61,8 @@ class _Reader:
         self.notes: list[str] = []
         self._pods = 0
 
-    def pods(self, template: Raw, count: object, where: str, stem: str = "") -> tuple[PodFacts, ...]:
+    def pods(self, template: Raw, count: object, where: str, stem: str = "", party: str = "") -> tuple[PodFacts, ...]:
+        """The pods of a party are in its own namespace."""
         number = count if isinstance(count, int) and not isinstance(count, bool) else 1
         if number < 1:
             raise ManifestError(f"{where}: asks for {number} pods; there is nothing to try")
@@ -74,9 +76,9 @@ class _Reader:
             named = spec["priorityClassName"]
             self.note(f"priority class {named} is not looked up: priority 0 counts; write spec.priority to try another")
         meta = _object(template, "metadata")
-        stem = stem or self.name
+        stem, namespace = stem or self.name, party or self.namespace
         about = {
-            "namespace": self.namespace,
+            "namespace": namespace,
             "labels": meta.get("labels") or {},
             "annotations": meta.get("annotations") or {},
         }
@@ -88,7 +90,7 @@ class _Reader:
         for index in range(number):
             name = stem if number == 1 else f"{stem}-{index}"
             # Roles of the same name make pods of the same name.
-            uid = f"hypothetical/{self.namespace}/{name}/{self._pods - number + index}"
+            uid = f"hypothetical/{namespace}/{name}/{self._pods - number + index}"
             named = msgspec.structs.replace(alike.metadata, name=name, uid=uid)
             made.append(msgspec.structs.replace(alike, metadata=named))
         return tuple(made)
@@ -207,9 +209,10 @@ def _parties(reader: _Reader, parties: list[tuple[str, dict[str, Any], str, dict
             number = max(count, 1) if isinstance(count, int) else 1
             made[0]["resources"] = _shared(total, number, path)
             annotations = pod_annotations(share(_bandwidth(total, path), number, 0))
-        spec = {"containers": made, "nodeSelector": dict(reader.selector_of(domain))}
+        toleration = {"key": Kuscia.TAINT_AGENT, "operator": "Exists", "effect": "NoSchedule"}
+        spec = {"containers": made, "nodeSelector": dict(reader.selector_of(domain)), "tolerations": [toleration]}
         stem = "-".join(word for word in (reader.name, domain, role) if word)
-        pods = reader.pods({"metadata": {"annotations": annotations}, "spec": spec}, count, path, stem)
+        pods = reader.pods({"metadata": {"annotations": annotations}, "spec": spec}, count, path, stem, domain)
         least = party.get("minReservedPods")
         parts.append(Part(domain, role, min(least, len(pods)) if isinstance(least, int) and least > 0 else len(pods), pods))
     reader.note("partners' parties are tried on the nodes known here")

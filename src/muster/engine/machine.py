@@ -21,6 +21,8 @@ from muster.engine.evaluate import Evaluator
 from muster.engine.explain import said_anew
 from muster.engine.holding import Held, HoldKind
 from muster.engine.membership import Membership
+from muster.engine.order import Order
+from muster.engine.ordering import Guarded
 from muster.engine.placing import Placed
 from muster.engine.plugin import Scope, Wake
 from muster.engine.pods import Phase
@@ -37,11 +39,21 @@ Configure = Callable[[Mapping[str, object]], Sequence[Profile]]
 
 
 class Engine:
-    def __init__(self, profiles: Sequence[Profile], *, configure: Configure | None = None) -> None:
+    def __init__(
+        self,
+        profiles: Sequence[Profile],
+        *,
+        configure: Configure | None = None,
+        order: Order | None = None,
+        explains: bool = True,
+    ) -> None:
         """A profile serves the pods that name it (`schedulerName`). `configure` makes profiles of the document in a
-        `Configured` event."""
+        `Configured` event. `order` ranks what waits; by priority, then age, without one. Without `explains` nobody is told why
+        no node takes it: for simulations, which nobody asks."""
+        self._explains = explains
         self.state = State()
-        self.waiting = Waiting()
+        self.order = Guarded(order, self.state) if order is not None else None
+        self.waiting = Waiting(self.order)
         self.members = Membership(self.state)
         self._holds = Holds(self.state, self.waiting, self.members, self._cycle_of)
         self.holds: dict[str, Held] = self._holds.held
@@ -49,6 +61,10 @@ class Engine:
         """The last verdict of each waiting unit."""
         self._roster = Roster(self.state, self.waiting, self.members, self._holds, self.verdicts, self._serves)
         self._configure = configure
+        self.configuration: Mapping[str, object] | None = None
+        """The document that the profiles in force come from, where one is known; for checkpoints."""
+        self.left_over: list[AnyDecision] = []
+        """Said by the next step, before anything else: what a restored engine could not keep."""
         self._cycles: dict[str, Cycle] = {}
         self._distinct: list[Cycle] = []
         """Each cycle once: a profile may have several names."""
@@ -61,15 +77,18 @@ class Engine:
         state = self.state
         has_time_passed = now > state.now
         state.now = now = max(now, state.now)
-        decisions: list[AnyDecision] = []
+        decisions, self.left_over = self.left_over, []
         if has_time_passed:
             self._take_in(ev.Tick(), decisions)  # plugins notice what time alone has changed before anything is decided
         for event in events:
-            self._take_in(event, decisions)
+            self.take_in(event, decisions)
         state.flush_nodes()
+        if state.shapes.names.has_grown:
+            self._roster.adopt()
         self._holds.expire(now, decisions)
         self._roster.settle(decisions)
         self._settle()
+        self._wake_refused(now)
         self._decide(now, units_max, decisions)
         return decisions
 
@@ -83,7 +102,8 @@ class Engine:
     def next_deadline(self) -> float | None:
         """When a `Tick` is needed even if nothing happens."""
         looks = [self.state.tell(plugin, "next_look") for plugin in self.state.observers]
-        times = (self._holds.next_deadline, self.waiting.next_retry, *looks)
+        ranked = self.order.next_look() if self.order is not None else None
+        times = (self._holds.next_deadline, self.waiting.next_retry, ranked, *looks)
         return min((time for time in times if time is not None), default=None)
 
     @property
@@ -99,19 +119,21 @@ class Engine:
     def _decide(self, now: float, units_max: int | None, decisions: list[AnyDecision]) -> None:
         for cycle in self._distinct:
             cycle.begin()
+        self._rank(now)
         choosers = [p for cycle in self._distinct for p in cycle.profile.at["next_unit"]]
         left = units_max if units_max is not None else -1
         while left:
             unit = self._next(choosers, now) if choosers else self.waiting.pop()
             if unit is None:
-                # What was placed or given back on the way may help others that wait.
-                if not self.state.freed and not self.state.woken:
-                    break
-                self._settle()
+                # What was placed or given back on the way may help others that wait, and so may the order.
+                if self.state.freed or self.state.woken:
+                    self._settle()
+                self._wake_refused(now)
                 if not self.waiting.has_active:
                     break
                 for cycle in self._distinct:
                     cycle.begin()
+                self._rank(now)
                 continue
             left -= 1
             for decision in self._cycles[unit.schedule_as].attempt(unit, now):
@@ -124,6 +146,8 @@ class Engine:
                 self._note_change(decision, unit)
             if unit.id not in self.waiting.parked:
                 self.verdicts.pop(unit.id, None)
+                if self.order is not None and unit.id not in self.waiting.units:
+                    self.order.left(unit.id)
             self._spread_touches()
             if self.members.changed:
                 self._roster.settle(decisions)
@@ -148,6 +172,20 @@ class Engine:
             if chosen is not None and (unit := self.waiting.take(chosen)) is not None:
                 return unit
         return self.waiting.pop()
+
+    def _rank(self, now: float) -> None:
+        ranking = self.order.rank(now) if self.order is not None else None
+        if ranking is not None:
+            self.waiting.use(ranking)
+
+    def _wake_refused(self, now: float) -> bool:
+        """Wake whom the order lets go now; whether it was anybody."""
+        if self.order is None or not self.waiting.parked:
+            return False
+        self._spread_touches()
+        woken = self.order.wakes(now)
+        self.waiting.forget_places()
+        return self.waiting.wake_all(woken) > 0
 
     def _settle(self) -> None:
         """Pass on what the events touched, and wake the units that they could help."""
@@ -179,6 +217,12 @@ class Engine:
             self.state.touched = {}
 
     # -- events ----------------------------------------------------------------------------------------------------------
+
+    def take_in(self, event: ev.AnyEvent, decisions: list[AnyDecision]) -> None:
+        """For `step`, and for `checkpoint`, which fills an engine."""
+        self._take_in(event, decisions)
+        if self.order is not None:
+            self.order.event(event)
 
     def _take_in(self, event: ev.AnyEvent, decisions: list[AnyDecision]) -> None:
         """Apply the event. One that can't be is left out and noted: an object that stopped the engine would stop it again
@@ -221,6 +265,7 @@ class Engine:
                     profiles = self._configure(document)
                     self._holds.leave({name for profile in profiles for name in profile.names}, decisions)
                     self._use(profiles)
+                    self.configuration = document
             case ev.PodGroupSeen(group=group):
                 apply_book(event, state)
                 self.members.group_changed(group.metadata.namespace, group.metadata.name)
@@ -332,9 +377,13 @@ class Engine:
         self._cycles, self._distinct = {}, []
         for profile in profiles:
             profile.attach(self.state)
+            if self.order is not None and self.order.plugin is not None:
+                profile.join(self.order.plugin)
             evaluator = Evaluator(profile, self.state, rows_max=profile.cached_shapes_max)
-            cycle = Cycle(profile, self.state, evaluator, self.waiting, self.holds)
+            cycle = Cycle(profile, self.state, evaluator, self.waiting, self.holds, self.order, explains=self._explains)
             self._distinct.append(cycle)
+            if self.order is not None:
+                self.order.placing(profile.names, evaluator)
             for name in profile.names:
                 self._cycles[name] = cycle
         for held in self.holds.values():

@@ -108,6 +108,15 @@ class Membership:
             self._read(gang)
             self.changed[gang.unit] = None
 
+    def mark_started(self, key: str) -> None:
+        """The gang started once, whatever became of the pods that did."""
+        gang = self.gangs.get(key)
+        if gang is None and self._has_group(key):
+            gang = self.gangs[key] = Gang(key, GangSettings())
+            self._read(gang)
+        if gang is not None:
+            gang.has_started = True
+
     # -- objects -----------------------------------------------------------------------------------------------------------
 
     def group_changed(self, namespace: str, name: str) -> None:

@@ -135,6 +135,9 @@ class Plugin:
     concerns_by_shape: bool = False
     """`concerns` depends on the shape alone (its spec, and annotations and labels in `shape_annotations`, `shape_labels`), so
     it is asked once per shape instead of at every decision."""
+    makes_room_by_shape: ClassVar[bool] = True
+    """What `post_filter` finds depends on the pod's shape and priority alone: when it found nothing for one pod, it is not
+    asked about others like it until something changes."""
     features_len: ClassVar[int] = 0
     shape_annotations: ClassVar[tuple[str, ...]] = ()
     shape_labels: ClassVar[tuple[str, ...]] = ()

@@ -60,6 +60,18 @@ class Profile:
             chosen = self.plugins if names is None else tuple(by_name[n] for n in names)
             self.at[point] = tuple(plugin for plugin in chosen if overrides(plugin, point))
         self.weights = {plugin.name: (weights or {}).get(plugin.name, 1) for plugin in plugins}
+        self._sort()
+
+    def join(self, plugin: Plugin) -> None:
+        """A plugin that all profiles share takes part, behind their own. Whoever hands it in attaches it to the state."""
+        if any(plugin in chosen for chosen in self.at.values()):
+            return
+        self.at = {point: (*chosen, plugin) if overrides(plugin, point) else chosen for point, chosen in self.at.items()}
+        self.weights.setdefault(plugin.name, 1)
+        self._sort()
+
+    def _sort(self) -> None:
+        """Filters and scores by how often they are asked."""
         filters, scores = self.at["filter"], self.at["score"]
         self.node_filters = tuple(p for p in filters if p.scope is Scope.NODE)
         self.local_filters = tuple(p for p in filters if p.scope is Scope.LOCAL)

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from muster.engine.columns import Array
+from muster.engine.order import Order, Ranking
 from muster.engine.plugin import Wake
 from muster.engine.resources import widened
 from muster.engine.shapes import NOTHING_ASKED, Shape
@@ -45,7 +46,9 @@ class Parked(msgspec.Struct):
 
 
 class Waiting:
-    def __init__(self) -> None:
+    def __init__(self, order: Order | None = None) -> None:
+        """`order` is told who waits and who does not any more."""
+        self._order = order
         self.units: dict[str, Unit] = {}
         """Every unit that is active or parked."""
         self.parked: dict[str, Parked] = {}
@@ -53,8 +56,14 @@ class Waiting:
         self._keys: dict[str, Key] = {}
         """Of active units; an entry of the heap that does not agree with it is stale."""
         self._rank: dict[str, int] = {}
+        self._places: Ranking = self._rank
+        """Whose places count: the order's, or, without one, those in `_rank`."""
         self._by_shape: dict[int, dict[str, None]] = {}
-        """Parked units that no room is being made for, by the numbers of their shapes."""
+        """Parked units that no room is being made for, by the numbers of their shapes; but for plain ones."""
+        self._plain: dict[int, dict[str, None]] = {}
+        """Plain ones, likewise."""
+        self._next: dict[int, list[Key]] = {}
+        """Heaps over plain ones, made when they are asked for. May have entries of units that are not parked any more."""
         self._nominated: dict[int, dict[str, None]] = {}
         """The others, likewise."""
         self._by_wake: dict[Wake, dict[str, None]] = {}
@@ -87,6 +96,8 @@ class Waiting:
         """Make the unit active, whatever it was."""
         self._unpark(unit.id)
         self.units[unit.id] = unit
+        if self._order is not None:
+            self._order.joined(unit)
         self._activate(unit)
         self._pass_on(self._woken_first.pop(unit.id, None))
 
@@ -95,6 +106,8 @@ class Waiting:
         self._keys.pop(unit_id, None)
         self._rank.pop(unit_id, None)
         self._pass_on(self._woken_first.pop(unit_id, None))
+        if self._order is not None:
+            self._order.left(unit_id)
         return self.units.pop(unit_id, None)
 
     def pop(self) -> Unit | None:
@@ -124,10 +137,12 @@ class Waiting:
         self._trying = ("", None)
         self.units[unit_id] = parked.unit
         self.parked[unit_id] = parked
-        by_shape = self._nominated if parked.is_nominated else self._by_shape
+        by_shape = self._where(parked)
         for shape in parked.shapes:
             by_shape.setdefault(shape.number, {})[unit_id] = None
             self._needs.add(shape)
+            if by_shape is self._plain and shape.number in self._next:
+                heapq.heappush(self._next[shape.number], self._key(parked.unit))
         for wake in parked.wakes:
             self._by_wake.setdefault(wake, {})[unit_id] = None
         if parked.retry_at is not None:
@@ -136,16 +151,39 @@ class Waiting:
     def rank(self, order: Sequence[str]) -> None:
         """Another order. Units that are not in it come behind, in their own."""
         self._rank = {unit_id: place for place, unit_id in enumerate(order) if unit_id in self.units}
+        self.use(self._rank)
+
+    def use(self, places: Ranking) -> None:
+        """Other places for all that waits. Only those of active units are looked up."""
+        self._places = places
+        self.forget_places()
         active = [self.units[unit_id] for unit_id in self._keys]
         self._heap, self._keys = [], {}
         for unit in active:
             self._activate(unit)
 
+    def forget_places(self) -> None:
+        """The places in use may have changed: who is next of each kind is found out anew."""
+        self._next.clear()
+
+    def ranking(self) -> list[str]:
+        """The order in force, as far as there is one: ids, the first to be tried first."""
+        return sorted(self._rank, key=self._rank.__getitem__)
+
+    def keep_ranking(self, order: Sequence[str]) -> None:
+        """An order from before, for units that are about to come."""
+        self._rank = {unit_id: place for place, unit_id in enumerate(order)}
+        self._places = self._rank
+        self.forget_places()
+
     # -- waking ------------------------------------------------------------------------------------------------------------
 
-    def wake_all(self, unit_ids: Iterable[str] | None = None) -> None:
+    def wake_all(self, unit_ids: Iterable[str] | None = None) -> int:
+        """Returns how many woke."""
+        before = len(self.parked)
         for unit_id in list(self.parked if unit_ids is None else unit_ids):
             self._wake(unit_id)
+        return before - len(self.parked)
 
     def wake_by(self, kinds: Iterable[Wake]) -> None:
         for kind in sorted(kinds, key=lambda wake: wake.value):
@@ -173,31 +211,38 @@ class Waiting:
         woken = 0
         for shape in self._needs.within(free):
             # A unit of several shapes may have woken for one of them already.
-            ids = self._by_shape.get(shape.number, {})
+            others = list(self._by_shape.get(shape.number, ()))
+            plain = self._plain.get(shape.number, {})
             nominated = self._nominated.get(shape.number) if spare is not None else None
-            if not (ids or nominated) or not fits(shape):
+            if not (plain or others or nominated) or not fits(shape):
                 continue
-            plain = [unit_id for unit_id in ids if self.parked[unit_id].is_plain]
-            others = [unit_id for unit_id in ids if not self.parked[unit_id].is_plain]
             if nominated and spare is not None and (count := spare(shape)) > 0:
-                others += self._first(nominated, count)
-            if len(plain) > 1:
-                first = self._first(plain, max(room(shape), 1))
-                if len(first) < len(plain):
-                    self._woken_first.update(dict.fromkeys(first, shape))
-                plain = first
-            for unit_id in (*plain, *others):
+                others += heapq.nsmallest(count, nominated, key=lambda unit_id: self._key(self.parked[unit_id].unit))
+            first = list(plain) if len(plain) <= 1 else self._take_first(shape, max(room(shape), 1))
+            if len(first) < len(plain):
+                self._woken_first.update(dict.fromkeys(first, shape))
+            for unit_id in (*first, *others):
                 self._wake(unit_id)
                 woken += 1
         return woken
 
-    def _first(self, unit_ids: Iterable[str], count: int) -> list[str]:
-        return heapq.nsmallest(count, unit_ids, key=lambda unit_id: self._key(self.parked[unit_id].unit))
+    def _take_first(self, shape: Shape, count: int) -> list[str]:
+        """So many of the plain units of the shape, in order; they are about to wake."""
+        plain = self._plain.get(shape.number, {})
+        heap = self._next.get(shape.number)
+        if heap is None:
+            heap = self._next[shape.number] = [self._key(self.parked[unit_id].unit) for unit_id in plain]
+            heapq.heapify(heap)
+        found: dict[str, None] = {}
+        while heap and len(found) < count:
+            unit_id = heapq.heappop(heap)[3]
+            if unit_id in plain:
+                found[unit_id] = None
+        return list(found)
 
     def _pass_on(self, shape: Shape | None) -> None:
         """A unit that was woken for a place did not take it: the next of its shape is."""
-        ids = self._by_shape.get(shape.number, ()) if shape is not None else ()
-        for unit_id in self._first([unit_id for unit_id in ids if self.parked[unit_id].is_plain], 1):
+        for unit_id in self._take_first(shape, 1) if shape is not None else ():
             if shape is not None:
                 self._woken_first[unit_id] = shape
             self._wake(unit_id)
@@ -206,11 +251,16 @@ class Waiting:
 
     def _key(self, unit: Unit) -> Key:
         order: OrderKey = unit.order_key
-        return (self._rank.get(unit.id, _LAST), order[0], order[1], unit.id)
+        return (self._places.get(unit.id, _LAST), order[0], order[1], unit.id)
 
     def _activate(self, unit: Unit) -> None:
-        key = self._keys[unit.id] = (self._rank.get(unit.id, _LAST), unit.order_key[0], unit.order_key[1], unit.id)
+        key = self._keys[unit.id] = (self._places.get(unit.id, _LAST), unit.order_key[0], unit.order_key[1], unit.id)
         heapq.heappush(self._heap, key)
+
+    def _where(self, parked: Parked) -> dict[int, dict[str, None]]:
+        if parked.is_nominated:
+            return self._nominated
+        return self._plain if parked.is_plain else self._by_shape
 
     def _wake(self, unit_id: str) -> None:
         parked = self._unpark(unit_id)
@@ -222,15 +272,13 @@ class Waiting:
         if parked is None:
             return None
         self._retries.pop(unit_id, None)
-        by_shape, other = self._by_shape, self._nominated
-        if parked.is_nominated:
-            by_shape, other = other, by_shape
+        by_shape = self._where(parked)
         for shape in parked.shapes:
             ids = by_shape[shape.number]
             ids.pop(unit_id, None)
             if not ids:
                 del by_shape[shape.number]
-                if shape.number not in other:
+                if not any(shape.number in each for each in (self._by_shape, self._plain, self._nominated)):
                     self._needs.remove(shape)
         for wake in parked.wakes:
             self._by_wake[wake].pop(unit_id, None)

@@ -39,6 +39,7 @@ BUILTIN: Final[Mapping[str, str]] = {
     "NodeResourcesBalancedAllocation": "allocation",
     "ImageLocality": "image_locality",
     "NodePool": "node_pool",
+    "PartyNodes": "party_nodes",
     "Bandwidth": "bandwidth",
     "LinkBandwidth": "link_bandwidth",
     "PartyQuota": "party_quota",

@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 
 from muster.engine.facts import PodFacts
+from muster.objects.amounts import AMOUNT_MAX, amount_of, unit_of
 from muster.objects.bandwidth import pod_bandwidth
 from muster.objects.labels import Kuscia
-from muster.objects.quantity import Quantity
 from muster.objects.reasons import Reason, Unit
 
 CPU: Final = 0
@@ -28,9 +28,6 @@ EGRESS: Final = 4
 INGRESS: Final = 5
 
 STANDARD: Final = ("cpu", "memory", "ephemeral-storage", "pods", "bandwidth-egress", "bandwidth-ingress")
-AMOUNT_MAX: Final = 2**53
-"""Larger amounts are cut to this (8 PiB of memory, 9 Pbps): sums over hundreds of pods still fit into the columns, and shares
-are worked out exactly."""
 RESOURCES_MAX: Final = 256
 ASKED_MAX: Final = 128
 """So many of them, at most, because a pod asked: whatever pods ask for, rows are left for what nodes really have."""
@@ -94,18 +91,7 @@ class ResourceTable:
         return _REASONS.get(self.names[row], Reason.EXTENDED_RESOURCE_INSUFFICIENT)
 
     def unit(self, row: int) -> Unit:
-        if row == CPU:
-            return "milli"
-        if row in (EGRESS, INGRESS):
-            return "bps"
-        name = self.names[row]
-        return "bytes" if row in (MEMORY, EPHEMERAL_STORAGE) or name.startswith("hugepages-") or "memory" in name else "count"
-
-
-def amount_of(name: str, value: str | int | float) -> int:
-    """`value` in the unit of its row, rounded up. ValueError when it is no quantity."""
-    quantity = Quantity.parse(value)
-    return min(max(quantity.milli() if name == "cpu" else quantity.value(), 0), AMOUNT_MAX)
+        return unit_of(self.names[row])
 
 
 class Requests(msgspec.Struct, frozen=True):

@@ -60,7 +60,7 @@ class Roster:
                     self._state.withdraw(pod.uid, settled_on=pod.node)
         elif pod.phase is Phase.BOUND or not may_wait(pod):
             self._forget_waiting(pod, decisions)
-        elif pod.phase is Phase.WAITING and (not self._is_waiting(pod) or pod.shape is not shape):
+        elif pod.phase is Phase.WAITING and (not self.is_waiting(pod) or pod.shape is not shape):
             self._waiting.add(single_unit(pod))
 
     def _meet(self, pod: PodRecord) -> None:
@@ -93,14 +93,14 @@ class Roster:
             message = f"TaskResourceGroup {name} is {phase}"
             self._holds.release(held.unit.id, Reason.PARTY_NOT_RESERVED, message, decisions)
 
-    def _is_waiting(self, pod: PodRecord) -> bool:
+    def is_waiting(self, pod: PodRecord) -> bool:
         """Whether the unit of that name is this very pod: another of the same name may have come before this one went."""
         unit = self._waiting.units.get(pod.unit)
         return unit is not None and pod.uid in unit.pods
 
     def _forget_waiting(self, pod: PodRecord, decisions: list[AnyDecision]) -> None:
         """The pod needs no node any more: bound, ending, finished or gone."""
-        if self._is_waiting(pod):
+        if self.is_waiting(pod):
             self._waiting.remove(pod.unit)
         held = self._holds.held.get(pod.unit)
         if held is not None and pod.uid in held.unit.pods:
@@ -169,7 +169,8 @@ class Roster:
             decisions.append(Park(unit.id, verdict, others))
 
     def adopt(self) -> None:
-        """Find again whose pods are ours."""
+        """Find again whose pods are ours, and of which shapes those are that wait."""
+        self._state.shapes.names.has_grown = False
         for pod in self._state.pods.values():
             was_ours, pod.is_ours = pod.is_ours, self._serves(pod.facts.spec.scheduler_name)
             if is_shared(pod.unit) and was_ours and not pod.is_ours:

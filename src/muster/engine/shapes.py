@@ -1,7 +1,9 @@
 """Shapes: pods that no plugin can tell apart share one, and what is worked out for a shape holds for all its pods.
 
 A shape is what the pod's spec says about placing it. Labels and namespace are not part of it: they matter only to rules between
-pods, which look at them when they decide. Pure; shapes are immutable and live as long as a pod has them.
+pods, which look at them when they decide. Exceptions are named in `ShapeNames`: annotations and labels that plugins decide by,
+namespaces that nodes are set apart for, and queues that are bound to pools. Pure; shapes are immutable and live as long as a
+pod has them.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ ANNOTATIONS = (
     "scheduling.koordinator.sh/load-estimated-scaling-factors",
     "scheduling.koordinator.sh/load-estimated-seconds-after-pod-scheduled",
     "scheduling.koordinator.sh/load-estimated-seconds-after-initialized",
+    Muster.POOLS,
 )
 """Annotations that decide about placing. A plugin's own are added by `Plugin.shape_annotations`."""
 LABELS = (Muster.POOL, "koordinator.sh/priority-class", "koordinator.sh/qosClass")
@@ -42,9 +45,11 @@ class Shape:
         "is_daemon",
         "key",
         "labels",
+        "namespace",
         "need",
         "number",
         "priority",
+        "queue",
         "request",
         "requests",
         "scoring",
@@ -60,6 +65,12 @@ class Shape:
         self.priority = pod.spec.priority or 0
         self.annotations = {a: v for a in names.annotations if (v := pod.metadata.annotations.get(a)) is not None}
         self.labels = {a: v for a in names.labels if (v := pod.metadata.labels.get(a)) is not None}
+        namespace = pod.metadata.namespace
+        self.namespace = namespace if namespace in names.namespaces else ""
+        """Where it makes a difference: see `ShapeNames.namespaces`."""
+        queue = queue_of(pod)
+        self.queue: str | None = queue if queue in names.queues else None
+        """The same: see `ShapeNames.queues`."""
         self.is_daemon = is_daemon(pod)
         self.request: Vector = vector_of(requests.amounts, table)
         self.need: Vector = need_of(self.request)
@@ -83,16 +94,38 @@ def is_daemon(pod: PodFacts) -> bool:
     return any(owner.controller and owner.kind == "DaemonSet" for owner in pod.metadata.owner_references)
 
 
+def queue_of(pod: PodFacts) -> str:
+    """The queue that the pod names; empty for the default one."""
+    meta = pod.metadata
+    return meta.labels.get(Muster.QUEUE) or meta.annotations.get(Muster.QUEUE) or ""
+
+
 class ShapeNames:
     """Which annotations and labels make shapes different."""
 
     def __init__(self) -> None:
         self.annotations: tuple[str, ...] = ANNOTATIONS
         self.labels: tuple[str, ...] = LABELS
+        self.namespaces: set[str] = set()
+        """Namespaces whose pods are of shapes of their own."""
+        self.queues: set[str] = set()
+        """Queues whose pods are; empty stands for pods that name none."""
+        self.has_grown = False
+        """Pods that waited before one was added have the shapes of others; the machine gives them their own."""
 
     def add(self, annotations: tuple[str, ...], labels: tuple[str, ...] = ()) -> None:
         self.annotations = tuple(dict.fromkeys((*self.annotations, *annotations)))
         self.labels = tuple(dict.fromkeys((*self.labels, *labels)))
+
+    def set_apart(self, namespace: str) -> None:
+        if namespace not in self.namespaces:
+            self.namespaces.add(namespace)
+            self.has_grown = True
+
+    def set_queue_apart(self, queue: str) -> None:
+        if queue not in self.queues:
+            self.queues.add(queue)
+            self.has_grown = True
 
 
 class ShapeTable:
@@ -158,6 +191,10 @@ class ShapeTable:
         labels = pod.metadata.labels
         if labels:
             parts.extend((name, labels[name]) for name in self.names.labels if name in labels)
+        if pod.metadata.namespace in self.names.namespaces:
+            parts.append(("namespace", pod.metadata.namespace))
+        if self.names.queues and (queue := queue_of(pod)) in self.names.queues:
+            parts.append(("queue", queue))
         if pod.metadata.owner_references and is_daemon(pod):
             parts.append("daemon")
         return _encoder.encode(parts)

@@ -71,6 +71,8 @@ class State:
         self.metrics: dict[str, NodeMetricFacts] = {}
         self.groups: dict[Key, PodGroupFacts] = {}
         self.task_groups: dict[str, TaskGroupFacts] = {}
+        self.order_objects: dict[Key, ev.AnyEvent] = {}
+        """By kind and name: what only the order of work reads (queues, policies, users), as last seen; for checkpoints."""
         self.nominations: dict[str, tuple[str, PodRecord]] = {}
         """By uid: room that was made by preemption is kept for whom it was made (node, pod), whatever the others' profile."""
         self.now = 0.0

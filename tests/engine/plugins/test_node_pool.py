@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from muster.engine.events import PoolGone, PoolSeen, Tick
-from muster.engine.facts import PodFacts, PoolFacts
+from muster.engine.events import PoolGone, PoolSeen, QueueGone, QueueSeen, Tick
+from muster.engine.facts import PodFacts, PoolFacts, QueueFacts
 from muster.engine.plugins.node_pool import NodePool
 from muster.engine.state import State
 from muster.objects.reasons import Reason
@@ -22,6 +22,14 @@ def pool(name: str, **spec: Any) -> PoolFacts:
 
 def naming(name: str) -> PodFacts:
     return pod("p", labels={"muster.dev/pool": name})
+
+
+def naming_several(names: str) -> PodFacts:
+    return pod("p", annotations={"muster.dev/pools": names})
+
+
+def queue(name: str, **spec: Any) -> QueueFacts:
+    return msgspec.convert({"metadata": {"name": name}, "spec": spec}, QueueFacts)
 
 
 def cluster(*pools: PoolFacts) -> tuple[State, NodePool]:
@@ -60,6 +68,11 @@ GPU = {"matchLabels": {"gpu": "yes"}}
             "a",
             id="a node of two exclusive pools takes neither's",
         ),
+        pytest.param(
+            [pool("gpu", selector=GPU), pool("x", nodes=["c"])], naming_several("gpu,x"), "abc", id="several, any of them"
+        ),
+        pytest.param([pool("x", nodes=["c"])], naming_several(" x , gone,"), "c", id="several, one of which is not there"),
+        pytest.param([pool("x", nodes=["c"])], naming_several(""), "abcd", id="an empty list is none"),
     ],
 )
 def test_filter(pools: list[PoolFacts], facts: PodFacts, expected: str) -> None:
@@ -93,3 +106,72 @@ def test_explain(pools: list[PoolFacts], message: str | None) -> None:
     reason, shortfalls = explained(plugin, naming("x"))
     assert reason is Reason.NODE_POOL_MISMATCH
     assert [one.resource for one in shortfalls] == ([] if message is None else [message])
+
+
+EAST, WEST = pool("east", nodes=["a", "b"]), pool("west", nodes=["c"])
+
+
+@pytest.mark.parametrize(
+    ("queues", "facts", "expected"),
+    [
+        pytest.param([queue("q", pools=["east"])], pod("p", labels={"muster.dev/queue": "q"}), "ab", id="of its queue"),
+        pytest.param([queue("q", pools=["east"])], pod("p", annotations={"muster.dev/queue": "q"}), "ab", id="by annotation"),
+        pytest.param([queue("q", pools=["east"])], pod("p", labels={"muster.dev/queue": "r"}), "abcd", id="of another queue"),
+        pytest.param([queue("q", pools=["east"])], pod("p"), "abcd", id="of no queue"),
+        pytest.param([queue("q", pools=["east"], isDefault=True)], pod("p"), "ab", id="of the default queue"),
+        pytest.param(
+            [queue("q", pools=["east"], isDefault=True), queue("r")],
+            pod("p", labels={"muster.dev/queue": "r"}),
+            "abcd",
+            id="who names another is not in the default queue",
+        ),
+        pytest.param(
+            [queue("top", pools=["east", "west"]), queue("q", parent="top")],
+            pod("p", labels={"muster.dev/queue": "q"}),
+            "abc",
+            id="of the queue above",
+        ),
+        pytest.param(
+            [queue("top", pools=["east"]), queue("q", parent="top", pools=["west"])],
+            pod("p", labels={"muster.dev/queue": "q"}),
+            "c",
+            id="its own before those above",
+        ),
+        pytest.param(
+            [queue("q", parent="r"), queue("r", parent="q")],
+            pod("p", labels={"muster.dev/queue": "q"}),
+            "abcd",
+            id="queues in a circle",
+        ),
+        pytest.param(
+            [queue("q", pools=["east"])],
+            pod("p", labels={"muster.dev/queue": "q", "muster.dev/pool": "west"}),
+            "",
+            id="a pool that the queue does not have",
+        ),
+    ],
+)
+def test_pools_of_queues(queues: list[QueueFacts], facts: PodFacts, expected: str) -> None:
+    _, plugin = cluster(EAST, WEST)
+    for one in queues:
+        plugin.event(QueueSeen(one))
+    assert allowed(plugin, facts) == list(expected)
+
+
+def test_a_queue_that_is_bound_to_other_pools_is_about_all_nodes() -> None:
+    state, plugin = cluster(EAST, WEST)
+    assert plugin.event(QueueSeen(queue("q", weight=2))) is None
+    assert "q" not in state.shapes.names.queues
+    assert plugin.event(QueueSeen(queue("q", pools=["east"]))) == [0, 1, 2, 3]
+    assert "q" in state.shapes.names.queues
+    assert state.shapes.names.has_grown
+    assert plugin.event(QueueSeen(queue("q", pools=["east"], weight=3))) is None
+    assert plugin.event(QueueGone("q")) == [0, 1, 2, 3]
+    assert plugin.event(QueueGone("q")) is None
+
+
+def test_an_exclusive_pool_takes_work_of_a_queue_that_is_bound_to_it() -> None:
+    _, plugin = cluster(pool("east", nodes=["a"], exclusive=True))
+    plugin.event(QueueSeen(queue("q", pools=["east"])))
+    assert allowed(plugin, pod("p", labels={"muster.dev/queue": "q"})) == ["a"]
+    assert allowed(plugin, pod("p")) == ["b", "c", "d"]

@@ -63,6 +63,9 @@ class DefaultPreemption(Plugin):
     def post_filter(self, unit: Unit, pods: PodBlock, now: float) -> Nomination | Verdict | None:
         if pods.shape.spec.preemption_policy == "Never":
             return None
+        placed = self.state.placed
+        if not (((placed.priority < int(pods.priority)) | placed.ending) & (placed.node >= 0)).any():
+            return None
         uid = pods.pod.metadata.uid if pods.pod is not None else ""
         where = self._static_mask(pods)
         waiting = self._waiting_for(uid, pods, where)

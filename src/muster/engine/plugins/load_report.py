@@ -12,8 +12,8 @@ import msgspec
 
 from muster.engine.facts import NodeMetricFacts, PodFacts
 from muster.engine.plugins.load_args import parse_duration
-from muster.engine.resources import amount_of
 from muster.engine.shapes import Shape
+from muster.objects.amounts import amount_of
 from muster.objects.labels import Koordinator, KoordinatorPod
 from muster.objects.time import parse_time
 from muster.objects.view import Quantities

@@ -25,12 +25,9 @@ from muster.engine.events import QuotaGone, QuotaSeen
 from muster.engine.facts import QuotaFacts
 from muster.engine.plugin import Plugin, Scope, Wake
 from muster.engine.pods import Phase
-from muster.engine.resources import AMOUNT_MAX, STANDARD, amount_of
 from muster.engine.whole_units import is_shared
-from muster.objects.bandwidth_units import mbps_to_bps, parse_bandwidth
-from muster.objects.labels import Kuscia, Muster
+from muster.objects.amounts import AMOUNT_MAX, read_limits, unit_of
 from muster.objects.reasons import Holder, Reason, Shortfall, Verdict, format_amount, shortfall
-from muster.objects.reasons import Unit as AmountUnit
 
 if TYPE_CHECKING:
     from muster.engine.events import AnyEvent
@@ -40,7 +37,6 @@ if TYPE_CHECKING:
 
 HOLDERS_MAX: Final = 5
 PODS: Final = "pods"
-EGRESS, INGRESS = STANDARD[4], STANDARD[5]
 
 Amounts = dict[str, int]
 """By resource, in the units of the engine's rows."""
@@ -59,44 +55,12 @@ def caps_of(quota: QuotaFacts) -> Caps | None:
     if limits is None:
         return None
     caps: Amounts = {}
-    problems: list[str] = []
     if limits.pod_max_count is not None:
         caps[PODS] = max(limits.pod_max_count, 0)
-    for name, value in limits.hard.items():
-        try:
-            found = _read(name, value)
-        except ValueError as error:
-            problems.append(f"spec.resourceQuota.hard[{name}]: {error}")
-            found = dict.fromkeys(_rows(name), 0)
-        for row, amount in found.items():
-            caps[row] = min(caps.get(row, AMOUNT_MAX), amount)
+    read, problems = read_limits(limits.hard, "spec.resourceQuota.hard")
+    for name, amount in read.items():
+        caps[name] = min(caps.get(name, AMOUNT_MAX), amount)
     return Caps(caps, tuple(problems)) if caps or problems else None
-
-
-def _rows(name: str) -> tuple[str, ...]:
-    """The engine's resources that a name in a quota stands for."""
-    if name in (Muster.RESOURCE_BANDWIDTH, Kuscia.RESOURCE_BANDWIDTH):
-        return EGRESS, INGRESS
-    return {Muster.RESOURCE_BANDWIDTH_EGRESS: (EGRESS,), Muster.RESOURCE_BANDWIDTH_INGRESS: (INGRESS,)}.get(name, (name,))
-
-
-def _read(name: str, value: str | int | float) -> Amounts:
-    rows = _rows(name)
-    if name == Kuscia.RESOURCE_BANDWIDTH:
-        amount = mbps_to_bps(value)
-    elif rows[0] in (EGRESS, INGRESS):
-        amount = parse_bandwidth(value)
-    else:
-        amount = amount_of(name, value)
-    return dict.fromkeys(rows, min(amount, AMOUNT_MAX))
-
-
-def unit_of(resource: str) -> AmountUnit:
-    if resource == "cpu":
-        return "milli"
-    if resource in (EGRESS, INGRESS):
-        return "bps"
-    return "bytes" if resource == "ephemeral-storage" or resource.startswith("hugepages-") or "memory" in resource else "count"
 
 
 class PartyQuota(Plugin):

@@ -1,0 +1,112 @@
+"""What is known about the work that a pod belongs to: whose it is, in which queue, how long it will probably run.
+
+It travels on the pods themselves, so that every kind of job, and any operator's pods, say it in one way:
+
+- annotation `muster.dev/work`: a JSON object with the fields of `Work`, written by the job controllers;
+- beside it, for pods that people write: labels (or annotations) `muster.dev/queue`, `muster.dev/user`, `muster.dev/group`,
+  label `muster.dev/preemptible`, annotation `muster.dev/estimate-seconds`; the level is the pod's priority. Each is used where
+  `muster.dev/work` is silent.
+
+Pure. A text that can't be read counts as not there: bad input never stops the engine (admission refuses it earlier).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+
+from muster.engine.facts import Meta, PodFacts
+from muster.objects.labels import Muster
+
+TEXT_MAX = 16_384
+"""A longer annotation is not read."""
+
+
+class Work(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
+    """Times are seconds since 1970; 0 or None where nothing is known."""
+
+    job: str = ""
+    """Kind and key of the job, `Job/namespace/name`; empty for a pod or gang on its own."""
+    queue: str = ""
+    user: str = ""
+    group: str = ""
+    """Of the user; filled in where the user is known."""
+    type: str = ""
+    name: str = ""
+    """What runs of the same work have in common: the job's name without a generated tail."""
+    level: float = 0
+    """Of the job; larger is sooner, if the policy says so."""
+    attributes: Mapping[str, str] = msgspec.field(default_factory=dict)
+    estimate_s: float | None = None
+    """How long its owner expects it to run, from a start from nothing."""
+    estimate_use: Mapping[str, float] = msgspec.field(default_factory=dict)
+    """What its owner expects it to really use, by resource, in the engine's units; only where that was said."""
+    deadline: float | None = None
+    preemptible: bool = False
+    """May be stopped by policy, and starts again later."""
+    checkpoint_s: float | None = None
+    """How often it saves its state; None: a stop loses everything since the start."""
+    submitted: float = 0
+    """When it began to wait for the first time; attempts keep it."""
+    attained_s: float = 0
+    """How long earlier attempts ran that are not lost: what was saved when they were stopped."""
+    preemptions: int = 0
+    """How often it was stopped by policy."""
+    hold: str = ""
+    """An administrator keeps it from starting, and says why."""
+    pin: int | None = None
+    """An administrator puts it before all others of its queue: the smallest first."""
+
+
+NOTHING = Work()
+_decoder = msgspec.json.Decoder(Work)
+_encoder = msgspec.json.Encoder(order="deterministic")
+
+
+def encode_work(work: Work) -> str:
+    """The value of the annotation."""
+    return _encoder.encode(work).decode()
+
+
+def decode_work(text: str) -> Work:
+    """What the value of the annotation says; nothing when it can't be read."""
+    if not text or len(text) > TEXT_MAX:
+        return NOTHING
+    try:
+        return _decoder.decode(text)
+    except msgspec.DecodeError:  # ValidationError is one
+        return NOTHING
+
+
+def work_of(pod: PodFacts) -> Work:
+    """What the pod says about its work. `submitted` is the pod's own creation when nothing else is said."""
+    meta = pod.metadata
+    work = decode_work(meta.annotations.get(Muster.WORK, "")) if meta.annotations else NOTHING
+    said = {
+        field: value
+        for field, key in (("queue", Muster.QUEUE), ("user", Muster.USER), ("group", Muster.GROUP))
+        if not getattr(work, field) and (value := _noted(meta, key))
+    }
+    more: dict[str, object] = dict(said)
+    if not work.preemptible and meta.labels.get(Muster.PREEMPTIBLE) == "true":
+        more["preemptible"] = True
+    if work.estimate_s is None and (estimate := _seconds(meta.annotations.get(Muster.ESTIMATE_SECONDS, ""))) is not None:
+        more["estimate_s"] = estimate
+    if not work.level and pod.spec.priority:
+        more["level"] = float(pod.spec.priority)
+    return msgspec.structs.replace(work, **more) if more else work
+
+
+def _noted(meta: Meta, key: str) -> str:
+    """Names that a label can't hold are annotations."""
+    return meta.labels.get(key) or meta.annotations.get(key) or ""
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        seconds = float(text)
+    except ValueError:
+        return None
+    return seconds if math.isfinite(seconds) and seconds > 0 else None

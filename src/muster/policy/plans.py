@@ -1,0 +1,376 @@
+"""The plans in force: who in the line has room kept for it, and who has room now.
+
+Keeps what `backfill` works out until something changes: pods that were placed or went, nodes, the order of the line, who is
+blocked, or the moment at which work has run longer than was expected of it. Work that is started beside a plan is taken off
+what is left beside it, without working it all out again.
+
+Pure, single-threaded. `version` grows whenever the plans are others than before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from muster.engine.blocks import one_shape
+from muster.engine.columns import Array, Mask
+from muster.engine.plugin import PostFilterHelper
+from muster.engine.shapes import Shape
+from muster.policy.backfill import (
+    LINES_MAX,
+    PLANS_MAX,
+    TRIES_MAX,
+    Bound,
+    Head,
+    Pieces,
+    Plan,
+    Planner,
+    bound_by,
+    releases,
+    room_for,
+)
+from muster.policy.book import Book
+from muster.policy.expecting import HORIZON_S, end_said, expected_ends, run_time, run_times
+from muster.policy.ranking import FIRST, Ranked, Ranker
+
+MASKS_MAX: Final = 4_096
+"""Answers that are kept, of each kind."""
+REFUSED_BY_PLAN: Final = 5
+"""From this on, a number in the column `refusal` is a plan's."""
+_BEFORE_ALL: Final = Bound(is_behind_all=False)
+
+
+class Plans:
+    def __init__(self, book: Book, ranker: Ranker) -> None:
+        self._book, self._ranker, self._state = book, ranker, book.state
+        self.helpers: dict[str, PostFilterHelper] = {}
+        """By the name of the profile."""
+        self.version = 0
+        self.bar: Callable[[int], bool] = lambda row: False
+        """Puts a unit to sleep that may not start whatever the others do; whether it did. Set by the gate."""
+        self.awaiting: dict[str, None] = {}
+        """Units that wait for victims to end."""
+        self._plans: list[Plan] = []
+        self._made_of: tuple[int, ...] = ()
+        self._asked: tuple[int, ...] = ()
+        self._front: list[tuple[int, int, str, bool]] = []
+        """Those that the plans were made for: row, line, mode, and whether it is about to be tried."""
+        self._valid_until = math.inf
+        self._is_open = False
+        """Somebody in front needs no plan while there is room for it: that changes when somebody takes the room."""
+        self._until: Array = np.zeros(0)
+        """By row: until when what was expected of it holds."""
+        self._masks: dict[int, Mask | None] = {}
+        self._masks_of = (-1, 0)
+        self._rooms: dict[tuple[Pieces, int], int] = {}
+        self._rooms_of: tuple[object, ...] = ()
+        self._lines: tuple[object, Array] | None = None
+        self._flagged_of: tuple[object, Array] = (None, np.zeros(0, np.int64))
+        self._modes: tuple[object, bool] = (None, False)
+        self._passing: tuple[str, Bound] = ("", Bound())
+
+    # -- the plans -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def next_change(self) -> float | None:
+        """When time alone makes them others."""
+        return self._valid_until if self._plans and math.isfinite(self._valid_until) else None
+
+    def current(self, ranked: Ranked, now: float) -> Sequence[Plan]:
+        book, nodes = self._book, self._state.nodes
+        room = (book.surprises, nodes.version, len(nodes.free))
+        asked = (book.blocked_version, ranked.number)
+        is_same_room = room == self._made_of and (now < self._valid_until or not self._is_any_over(now))
+        if is_same_room and asked == self._asked:
+            return self._plans
+        front = self._find_front(ranked)
+        self._made_of, self._asked = room, (book.blocked_version, ranked.number)
+        if is_same_room and front == self._front:
+            place = self._book.table.place
+            self._plans = [
+                msgspec.structs.replace(plan, head=msgspec.structs.replace(plan.head, place=int(place[plan.head.row])))
+                for plan in self._plans
+            ]
+            return self._plans
+        self._front = front
+        before = self._plans
+        self._plans = self._make(front, now) if front else []
+        if not front:
+            self._valid_until = math.inf
+        if before or self._plans:
+            self.version += 1
+        return self._plans
+
+    def _is_any_over(self, now: float) -> bool:
+        """Whether anything runs that is expected to end later than when the plans were made."""
+        until = np.where(self._book.table.is_running[: len(self._until)], self._until, math.inf)
+        self._valid_until = float(until.min()) if len(until) else math.inf
+        return self._valid_until <= now
+
+    def of(self, unit_id: str) -> Plan | None:
+        """The plan of a unit, as last made."""
+        return next((plan for plan in self._plans if plan.head.unit == unit_id and not plan.is_strict), None)
+
+    def bound(self, row: int, ranked: Ranked, now: float) -> Bound:
+        """What the plans say to a waiting unit."""
+        if self.is_before_all(row, ranked):
+            # Nothing is kept from it; the plans are looked at when somebody comes that they could stop.
+            return _BEFORE_ALL
+        plans = self.current(ranked, now)
+        if not plans:
+            return Bound()
+        table = self._book.table
+        end = now + run_time(table, row)
+        return bound_by(plans, int(table.place[row]), int(self.lines()[table.queue[row]]), end)
+
+    def let_pass(self, unit_id: str, bound: Bound) -> None:
+        """The unit is about to be tried."""
+        self._passing = (unit_id, bound)
+
+    def started(self, unit_id: str, surprises: int, pods: Sequence[tuple[int, Array]]) -> None:
+        """The unit that was let pass was placed (slots and requests of its pods), and nothing else has changed since the books
+        had so many `surprises`: the plans still hold, less what it took beside them."""
+        name, bound = self._passing
+        if name != unit_id or not self._made_of or self._made_of[0] != surprises or not bound.is_behind_all or self._is_open:
+            return
+        row = self._book.table.row_of[unit_id]
+        if row >= len(self._until):
+            return
+        self._until[row] = end_said(self._book.table, row)
+        self._valid_until = min(self._valid_until, float(self._until[row]))
+        for plan in bound.crosses:
+            for slot, request in pods:
+                plan.with_less(slot, request)
+        self._made_of = (self._book.surprises, *self._made_of[1:])
+        self.version += 1
+
+    def _flagged(self, ranked: Ranked) -> Array:
+        """Those in the line that were tried in vain and could have a plan, and those that a plan turned away; in order."""
+        table, book = self._book.table, self._book
+        made_of = (book.blocked_version, ranked.number, self._ranker.version)
+        if made_of != self._flagged_of[0]:
+            rows = ranked.rows
+            found = table.refusal[rows] >= REFUSED_BY_PLAN
+            tried = rows[: ranked.starving] if self._plans_nothing() else rows
+            found[: len(tried)] |= table.is_blocked[tried]
+            self._flagged_of = (made_of, rows[found])
+        return self._flagged_of[1]
+
+    def _plans_nothing(self) -> bool:
+        """Whether no policy plans for anybody but starving work."""
+        group, policies, _ = self._ranker.policies()
+        if self._modes[0] is not policies:
+            there, names = self._book.tree.queues, self._book.table.queues.names
+            used = {number for number, name in zip(group.tolist(), names, strict=False) if name in there}
+            self._modes = (policies, all(policies[number][1].spec.backfill.mode == "None" for number in used))
+        return self._modes[1]
+
+    def is_before_all(self, row: int, ranked: Ranked) -> bool:
+        """Whether it stands before everybody that a plan could be for, or that one could have turned away."""
+        flagged = self._flagged(ranked)
+        return not len(flagged) or bool(self._book.table.place[row] <= self._book.table.place[flagged[0]])
+
+    def _find_front(self, ranked: Ranked) -> list[tuple[int, int, str, bool]]:
+        """Those in each line that do not fit, in order, as many as have a plan or might."""
+        while True:
+            found = self._front_of(self._flagged(ranked), ranked.starving)
+            if found is not None:
+                return found
+
+    def _front_of(self, flagged: Array, starving: int) -> list[tuple[int, int, str, bool]] | None:
+        """None when somebody in front may not start whatever the others do, and was put to sleep: then look again."""
+        if not len(flagged):
+            return []
+        table = self._book.table
+        group, policies, _ = self._ranker.policies()
+        found: list[tuple[int, int, str, bool]] = []
+        taken: dict[int, int] = {}
+        is_any_barred = False
+        for row, line in self._first_of_lines(flagged):
+            policy = policies[group[table.queue[row]]][1].spec.backfill
+            mode = "EASY" if policy.mode == "None" and table.place[row] < FIRST + starving else policy.mode
+            most = min(policy.depth, PLANS_MAX) if mode == "Conservative" else TRIES_MAX
+            count = taken.get(line, 0)
+            if count >= most:
+                continue
+            if self.bar(row):
+                is_any_barred = True
+                continue
+            if mode == "None":
+                taken[line] = PLANS_MAX
+                continue
+            is_next = bool(table.refusal[row] >= REFUSED_BY_PLAN) or table.ids[row] in self.awaiting
+            found.append((row, line, mode, is_next))
+            taken[line] = count + 1
+        return None if is_any_barred else found
+
+    def _first_of_lines(self, flagged: Array) -> list[tuple[int, int]]:
+        """Of the first LINES_MAX lines the first PLANS_MAX rows each, in order, with their lines."""
+        lines = self.lines()
+        if len(lines) == 1:
+            return [(row, int(lines[0])) for row in flagged[:PLANS_MAX].tolist()]
+        of = lines[self._book.table.queue[flagged]]
+        order = np.argsort(of, kind="stable")
+        starts = np.flatnonzero(np.append(True, np.diff(of[order]) != 0))
+        # By line: where its first stands; the lines whose first stand foremost are taken.
+        chosen = np.sort(np.argsort(order[starts], kind="stable")[:LINES_MAX])
+        stops = np.append(starts[1:], len(order))
+        picked = [order[starts[each] : min(stops[each], starts[each] + PLANS_MAX)] for each in chosen.tolist()]
+        at = np.sort(np.concatenate(picked))
+        return list(zip(flagged[at].tolist(), of[at].tolist(), strict=True))
+
+    def _head(self, row: int, line: int, mode: str, is_next: bool) -> Head:
+        table, book = self._book.table, self._book
+        group, policies, _ = self._ranker.policies()
+        return Head(
+            row=row,
+            unit=table.ids[row],
+            place=int(table.place[row]),
+            line=line,
+            pieces=book.pieces[int(table.kind[row])],
+            run_s=min(run_time(table, row), HORIZON_S),
+            mode=mode,
+            depth=policies[group[table.queue[row]]][1].spec.backfill.depth,
+            is_next=is_next,
+        )
+
+    def _make(self, front: Sequence[tuple[int, int, str, bool]], now: float) -> list[Plan]:
+        """Of each line the first that a plan helps; with Conservative backfill all."""
+        planner = Planner(self._state, releases(self._state, self.ends(now)), now, self.feasible)
+        plans: list[Plan] = []
+        settled: set[int] = set()
+        self._is_open = False
+        for row, line, mode, is_next in front:
+            if line in settled and mode != "Conservative":
+                continue
+            plan = planner.add(self._head(row, line, mode, is_next))
+            if plan is not None:
+                plans.append(plan)
+                if plan.start > now or plan.is_strict:
+                    settled.add(line)
+            else:
+                self._is_open = True
+        return plans
+
+    def ends(self, now: float) -> Array:
+        """By index of the placed pods: when each is expected to end. Also finds out until when that holds."""
+        table, node = self._book.table, self._state.placed.node
+        rows = np.flatnonzero(table.is_running)
+        expected, until = expected_ends(table, rows, now)
+        self._valid_until = float(until.min()) if len(until) else math.inf
+        self._until = np.full(table.size, np.inf)
+        self._until[rows] = until
+        by_row: Array = np.full(table.size, np.inf)
+        by_row[rows] = expected
+        ends: Array = np.full(len(node), np.inf)
+        size = min(len(node), len(self._book.row_at))
+        at = self._book.row_at[:size]
+        known = np.flatnonzero(at >= 0)
+        ends[known] = by_row[at[known]]
+        return ends
+
+    def lines(self) -> Array:
+        """By the number of a queue: which line it waits in."""
+        names, tree = self._book.table.queues, self._book.tree
+        made_of = (names.version, tree.version)
+        if self._lines is None or self._lines[0] != made_of:
+            numbers: dict[object, int] = {}
+            found = [numbers.setdefault(tree.key(name), len(numbers)) for name in names.names]
+            self._lines = (made_of, np.array(found or [0], np.int64))
+        return self._lines[1]
+
+    # -- room ----------------------------------------------------------------------------------------------------------------
+
+    def feasible(self, shape: Shape) -> Mask | None:
+        """Where a pod of the shape could be at all; None for anywhere."""
+        made_of = (self._state.nodes.version, len(self._state.nodes))
+        if made_of != self._masks_of or len(self._masks) > MASKS_MAX:
+            self._masks, self._masks_of = {}, made_of
+        if shape.number not in self._masks:
+            helper = self.helpers.get(shape.spec.scheduler_name)
+            mask: Mask | None = None
+            if helper is not None:
+                shape.widen(len(self._state.nodes.free))
+                mask = np.asarray(helper.static_mask(one_shape(shape)))
+                mask = None if mask.all() else mask
+            self._masks[shape.number] = mask
+        return self._masks[shape.number]
+
+    def room(self, pieces: Pieces, plan: Plan | None = None) -> int:
+        """How many units of these pieces fit now; with a plan, beside it."""
+        book = self._book
+        made_of = (book.room_version, self._state.nodes.version, self.version)
+        if made_of != self._rooms_of or len(self._rooms) > MASKS_MAX:
+            self._rooms, self._rooms_of = {}, made_of
+        key = (pieces, plan.head.row if plan is not None else -1)
+        found = self._rooms.get(key)
+        if found is None:
+            free = self._state.nodes.free
+            if plan is not None:
+                free = np.minimum(free, plan.extra)
+            found = self._rooms[key] = room_for(pieces, free, self._state.nodes.capacity, self.feasible)
+        return found
+
+    def fits_within(self, pieces: Pieces, limit: Array) -> bool:
+        free = np.minimum(self._state.nodes.free, limit)
+        return room_for(pieces, free, self._state.nodes.capacity, self.feasible) > 0
+
+    def has_room(self, rows: Array) -> bool:
+        """Whether there is room now for any of the rows, plans aside."""
+        table = self._book.table
+        free = np.maximum(self._state.nodes.free, 0).sum(axis=1)
+        height = min(len(free), len(table.request))
+        rows = rows[(table.request[:height, rows] <= free[:height, None]).all(axis=0)]
+        kinds = np.unique(table.kind[rows]).tolist()
+        return any(self.room(self._book.pieces[kind]) > 0 for kind in kinds)
+
+    def may_go(self, rows: Array, ranked: Ranked, now: float) -> Array:
+        """Of sleeping rows, the next to be tried: there is room now, and no plan keeps it from them."""
+        book, table = self._book, self._book.table
+        plans = self.current(ranked, now)
+        if len(self.lines()) == 1 and plans and plans[0].is_strict:
+            # Nobody passes in the only line there is: all behind need not be looked at.
+            rows = rows[table.place[rows] <= plans[0].head.place]
+            if not len(rows):
+                return rows
+        free = np.maximum(self._state.nodes.free, 0).sum(axis=1)
+        height = min(len(free), len(table.request))
+        # Nobody fits who asks for more than there is in all: the cheapest question first.
+        rows = rows[(table.request[:height, rows] <= free[:height, None]).all(axis=0)]
+        if not len(rows):
+            return rows
+        rows = rows[np.argsort(table.place[rows], kind="stable")]
+        kinds, of = np.unique(table.kind[rows], return_inverse=True)
+        room = np.array([self.room(book.pieces[kind]) for kind in kinds.tolist()], np.int64)
+        goes = room[of] > 0
+        if plans:
+            goes &= self._allowed(plans, rows, kinds, of, now)
+        # The first in line, and those right behind it as far as there is room for all of them: whoever comes after that is
+        # asked about again when these have been tried, as the plans are others then.
+        first = int(np.argmax(goes))
+        if not goes[first]:
+            return rows[:0]
+        stop = first + int(np.argmin(np.append(goes[first:], False)))
+        together = np.cumsum(table.request[:height, rows[first:stop]], axis=1) <= free[:height, None]
+        count = int(np.argmin(np.append(together.all(axis=0), False)))
+        chosen: Array = rows[first : first + max(count, 1)]
+        return chosen
+
+    def _allowed(self, plans: Sequence[Plan], rows: Array, kinds: Array, of: Array, now: float) -> Mask:
+        book, table = self._book, self._book.table
+        place, end = table.place[rows], now + run_times(table, rows)
+        lines = self.lines()[table.queue[rows]]
+        goes: Mask = np.ones(len(rows), np.bool_)
+        for plan in plans:
+            below = place > plan.head.place
+            if plan.is_strict:
+                goes &= ~(below & (lines == plan.head.line))
+                continue
+            ends = end <= plan.start
+            beside = np.array([self.room(book.pieces[kind], plan) > 0 for kind in kinds.tolist()], np.bool_)
+            goes &= ~below | ((ends | beside[of]) & (place - plan.head.place <= plan.head.depth))
+        return goes

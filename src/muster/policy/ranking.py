@@ -1,0 +1,199 @@
+"""One line out of all waiting work: scores by each queue's policy, starving work first, queues merged by weight.
+
+`Ranker.rank` is a handful of operations on columns, whatever the number of units. Pure, single-threaded: it reads the table and
+writes its columns `score` and `place`.
+
+Order within a queue: pinned work (the smallest pin first), then by score, larger first, no number last; equals by the time they
+were submitted, then by id.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from muster.engine.columns import Array
+from muster.objects.kinds.muster_queues import SchedulingPolicySpec
+from muster.policy.queues import QueueTree
+from muster.policy.starvation import bounds_of, crossings, next_crossing
+from muster.policy.table import NOT_PINNED, Table, View
+
+if TYPE_CHECKING:
+    from muster.policy.policies import Policy, Scored
+
+FIRST: Final = 1
+"""The place of the first in line; 0 is for work that is in no queue."""
+_MENDED_MAX: Final = 8
+ViewOf = Callable[[SchedulingPolicySpec], View]
+
+
+class Line:
+    """Waiting units that are in a queue, by age: submitted, then id."""
+
+    def __init__(self) -> None:
+        self._ages: list[tuple[float, str, int]] = []
+        self._rows: Array | None = None
+        self._changes = 0
+        """Since the rows were read: a few are worked in at once, many together when they are read next."""
+
+    def __len__(self) -> int:
+        return len(self._ages)
+
+    def add(self, submitted: float, unit_id: str, row: int) -> None:
+        at = bisect_left(self._ages, (submitted, unit_id, row))
+        self._ages.insert(at, (submitted, unit_id, row))
+        rows = self._mended()
+        if rows is not None:
+            self._rows = np.concatenate([rows[:at], np.array([row], np.int64), rows[at:]])
+
+    def remove(self, submitted: float, unit_id: str, row: int) -> None:
+        at = bisect_left(self._ages, (submitted, unit_id, row))
+        if at < len(self._ages) and self._ages[at] == (submitted, unit_id, row):
+            del self._ages[at]
+            rows = self._mended()
+            if rows is not None:
+                self._rows = np.concatenate([rows[:at], rows[at + 1 :]])
+
+    def _mended(self) -> Array | None:
+        self._changes += 1
+        if self._changes > _MENDED_MAX:
+            self._rows = None
+        return self._rows
+
+    @property
+    def rows(self) -> Array:
+        if self._rows is None:
+            self._rows = np.fromiter((age[2] for age in self._ages), np.int64, len(self._ages))
+        self._changes = 0
+        return self._rows
+
+
+class Ranked:
+    """What came out. `rows` in order of place; `starving` says how many of the first are starving; `number` tells one ranking
+    from another."""
+
+    def __init__(self, rows: Array, starving: int, not_a_number: Mapping[str, int], next_crossing: float | None) -> None:
+        self.rows, self.starving, self.number = rows, starving, 0
+        self.not_a_number = not_a_number
+        """By policy: for how many units its formula gave no number."""
+        self.next_crossing = next_crossing
+
+
+_OF_USE: Final = frozenset({"FairShare", "Pressure", "Interference"})
+
+
+def _looks_at_use(policy: Policy) -> bool:
+    return any(factor.source in _OF_USE for factor in policy.factors)
+
+
+class Ranker:
+    def __init__(self, table: Table, tree: QueueTree, policy_of: Callable[[str], tuple[str, Policy]]) -> None:
+        """`policy_of` gives the name and the policy of a queue."""
+        self._table, self._tree, self._policy_of = table, tree, policy_of
+        self._groups: tuple[object, Array, list[tuple[str, Policy]], Array] | None = None
+        self._number = 0
+        self.version = 0
+        """Grows when policies change."""
+
+    def forget_policies(self) -> None:
+        """Policies changed."""
+        self._groups = None
+        self.version += 1
+
+    @property
+    def depends_on_use(self) -> bool:
+        """Whether the line depends on what runs: on the shares of several queues, or because a policy looks at it."""
+        _, policies, _ = self.policies()
+        layout = self._tree.layout(self._table.queues)
+        return len(layout.level) > 2 or any(_looks_at_use(policy) for _, policy in policies)
+
+    def policies(self) -> tuple[Array, list[tuple[str, Policy]], Array]:
+        """By the number of a queue: which of the policies it has, and its bound on starvation."""
+        names = self._table.queues
+        made_of = (names.version, self._tree.version)
+        if self._groups is None or self._groups[0] != made_of:
+            found: dict[str, int] = {}
+            policies: list[tuple[str, Policy]] = []
+            group: Array = np.zeros(max(len(names), 1), np.int64)
+            for number, queue in enumerate(names.names):
+                name, policy = self._policy_of(queue)
+                if name not in found:
+                    found[name] = len(policies)
+                    policies.append((name, policy))
+                group[number] = found[name]
+            bounds = np.array([float(policy.spec.starvation_bound_seconds) for _, policy in policies] or [0.0], np.float64)
+            self._groups = (made_of, group, policies, bounds[group])
+        return self._groups[1], self._groups[2], self._groups[3]
+
+    def scored(self, rows: Array, now: float, view_of: ViewOf) -> tuple[Array, dict[str, int]]:
+        """The scores of waiting `rows`, each by its queue's policy; and how many have none, by policy."""
+        table = self._table
+        group, policies, _ = self.policies()
+        missing: dict[str, int] = {}
+        if len(policies) == 1:
+            name, policy = policies[0]
+            score = policy.scores(table, rows, now, view_of(policy.spec)).total
+            if (count := int(np.isnan(score).sum())) > 0:
+                missing[name] = count
+            return score, missing
+        score = np.zeros(len(rows), np.float64)
+        of = group[table.queue[rows]]
+        for number, (name, policy) in enumerate(policies):
+            mine = np.flatnonzero(of == number)
+            if len(mine):
+                score[mine] = policy.scores(table, rows[mine], now, view_of(policy.spec)).total
+                if (count := int(np.isnan(score[mine]).sum())) > 0:
+                    missing[name] = count
+        return score, missing
+
+    def factors(self, row: int, now: float, view_of: ViewOf) -> tuple[str, Policy, Scored]:
+        """The factor table of one unit."""
+        group, policies, _ = self.policies()
+        name, policy = policies[int(group[self._table.queue[row]])]
+        return name, policy, policy.scores(self._table, np.array([row]), now, view_of(policy.spec))
+
+    def factor_tables(self, rows: Array, now: float, view_of: ViewOf) -> Iterator[tuple[Policy, Array, Scored]]:
+        """The factor tables of several units: for each policy, which of `rows` are its own (positions), and theirs."""
+        group, policies, _ = self.policies()
+        of = group[self._table.queue[rows]]
+        for number, (_, policy) in enumerate(policies):
+            at = np.flatnonzero(of == number)
+            if len(at):
+                yield policy, at, policy.scores(self._table, rows[at], now, view_of(policy.spec))
+
+    def rank(self, line: Line, now: float, view_of: ViewOf) -> Ranked:
+        ranked = self._rank(line, now, view_of)
+        self._number += 1
+        ranked.number = self._number
+        return ranked
+
+    def _rank(self, line: Line, now: float, view_of: ViewOf) -> Ranked:
+        table, rows = self._table, line.rows
+        if not len(rows):
+            return Ranked(rows, 0, {}, None)
+        score, missing = self.scored(rows, now, view_of)
+        table.score[rows] = score
+        _, _, bounds = self.policies()
+        times = crossings(table, rows, bounds_of(bounds, table.queue[rows]))
+        starves = (times <= now) & ~table.is_held[rows]
+        starving = np.flatnonzero(starves)
+        others = np.flatnonzero(~starves) if len(starving) else np.arange(len(rows))
+        # -score: larger first, and NumPy puts NaN last; stable, so equals stay by age.
+        others = others[np.argsort(-score[others], kind="stable")]
+        pins = table.pin[rows[others]]
+        if (pins != NOT_PINNED).any():
+            others = others[np.argsort(pins, kind="stable")]
+        layout = self._tree.layout(table.queues)
+        if layout.depth > 1 or len(layout.level) > 2:
+            running = np.flatnonzero(table.is_running & (table.queue >= 0))
+            using = np.append(running, rows[starving])
+            amounts = np.append(table.used_dominant[running], table.dominant[rows[starving]])
+            uses = layout.uses(table.queue[using], amounts)
+            ranked = rows[others]
+            others = others[layout.merge(table.queue[ranked], table.dominant[ranked], others, uses)]
+        ordered: Array = rows[np.append(starving, others)]
+        table.place[ordered] = np.arange(FIRST, len(ordered) + FIRST)
+        return Ranked(ordered, len(starving), missing, next_crossing(times, now))

@@ -1,0 +1,40 @@
+"""The bound on starvation: who waited longer than its policy allows goes before all that came after it.
+
+Starving work stands before everything else, by age alone, and the first of it that does not fit has room kept for it, whatever
+the policy says about backfill. So from the bound on, a unit waits only for work that is older than it, and for what runs: see
+`tests/policy/test_starvation.py` for the proof.
+
+Waiting is the time since it was submitted in which it did not run (as far as that was kept). What its owner or an administrator
+keeps from starting (a hold, a limit) waits too, but keeps nobody else from starting.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from muster.engine.columns import Array, Mask
+from muster.policy.table import Table
+
+
+def is_starving(table: Table, rows: Array, bound_s: Array, now: float) -> Mask:
+    """Of each of `rows`, whose bounds are `bound_s`."""
+    found: Mask = crossings(table, rows, bound_s) <= now
+    return found
+
+
+def crossings(table: Table, rows: Array, bound_s: Array) -> Array:
+    """When each of `rows` has waited for its bound."""
+    return table.submitted[rows] + table.attained_s[rows] + bound_s
+
+
+def next_crossing(times: Array, now: float) -> float | None:
+    """The first of the times that is still to come."""
+    later = times[times > now]
+    return float(later.min()) if len(later) else None
+
+
+def bounds_of(bounds_by_queue: Array, queue: Array) -> Array:
+    """By unit, from bounds by the number of the queue."""
+    return np.asarray(bounds_by_queue)[queue]
