@@ -1,0 +1,46 @@
+"""Which requests to the server are acts of people that history keeps, and how: who submitted, commanded, changed what.
+
+Taken from the entries of the audit log. Reads and dry runs are left out, and so is the routine of nodes: heartbeats,
+measurements, the status of the pods that they run. Bodies and tokens are in no entry, so they are not here either. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from muster.history.records import Action
+from muster.objects.time import parse_time
+
+_VERBS = frozenset({"create", "update", "patch", "delete", "deletecollection"})
+_ROUTINE = frozenset({"events", "leases", "nodemetrics", "tokenreviews", "subjectaccessreviews", "selfsubjectaccessreviews"})
+_NODE = "system:node:"
+_TEXT_MAX = 512
+
+
+def action_of(entry: Mapping[str, Any]) -> Action | None:
+    """The action of an audit entry; None when it is none that history keeps."""
+    about = entry.get("object")
+    if not isinstance(about, Mapping) or entry.get("verb") not in _VERBS or entry.get("stage") != "complete":
+        return None
+    if "dryRun=" in str(entry.get("uri", "")):
+        return None
+    user, resource = str(entry.get("user", "")), str(about.get("resource", ""))
+    if resource in _ROUTINE or user.startswith(_NODE):
+        return None
+    notes = entry.get("notes")
+    notes = notes if isinstance(notes, Mapping) else {}
+    group = str(about.get("group", ""))
+    said = [f"on behalf of whom it says, by {entry['impersonator']}"] if entry.get("impersonator") else []
+    said += [str(entry["reason"])] if entry.get("reason") else []
+    return Action(
+        at=parse_time(str(entry["time"])),
+        user=user[:_TEXT_MAX],
+        verb=str(entry["verb"]),
+        resource=f"{resource}.{group}" if group else resource,
+        namespace=str(about.get("namespace", ""))[:_TEXT_MAX],
+        name=str(about.get("name") or notes.get("name", ""))[:_TEXT_MAX],
+        subresource=str(about.get("subresource", ""))[:_TEXT_MAX],
+        code=int(entry.get("code") or 0),
+        note="; ".join(said)[:_TEXT_MAX],
+    )

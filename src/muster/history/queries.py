@@ -1,0 +1,306 @@
+"""Questions to a log: who ran what where when, how long things waited and for what, what was used of what was asked for.
+
+Each answer is a `Table`: names of columns and rows of plain values, times as seconds since 1970. `sql.py` puts the same tables
+before DuckDB. Blocking, single-threaded; reads the log once per question, from front to back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from muster.engine.decisions import AnyDecision, Evict, Hold, Park, Place, Release
+from muster.engine.facts import RunFacts
+from muster.history.reader import Finding, Log
+from muster.history.records import Action, Step
+from muster.history.tracking import Run, Tracker
+
+Value = str | int | float | bool | None
+
+
+class Table(msgspec.Struct, frozen=True):
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[Value, ...]]
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Which part of the log. Empty means all."""
+
+    start: float | None = None
+    stop: float | None = None
+    user: str = ""
+    group: str = ""
+    queue: str = ""
+    namespace: str = ""
+    job: str = ""
+    """A job, unit or pod: the end of its name is enough."""
+
+    def takes(self, run: Run) -> bool:
+        if self.start is not None and run.ended is not None and run.ended < self.start:
+            return False
+        if self.stop is not None and run.submitted is not None and run.submitted > self.stop:
+            return False
+        told = ((self.user, run.user), (self.group, run.group), (self.queue, run.queue), (self.namespace, run.namespace))
+        if any(wanted and wanted != found for wanted, found in told):
+            return False
+        return not self.job or _is_named(self.job, run.job, run.unit, f"{run.namespace}/{run.pod}")
+
+
+def _is_named(wanted: str, *names: str) -> bool:
+    return any(name == wanted or name.endswith(f"/{wanted}") for name in names)
+
+
+ALL = Wanted()
+Note = Callable[[Finding], None]
+
+
+def _read(log: Log, wanted: Wanted, tracker: Tracker | None = None, note: Note | None = None) -> Iterator[Step | Action]:
+    """The records of the part that is asked for; a tracker sees everything from its beginning on."""
+    for name in log.between(wanted.start, wanted.stop):
+        with log.open(name) as segment:
+            if not segment.is_usable:
+                continue
+            if tracker is not None:
+                kept = segment.checkpoint()
+                if kept is not None and wanted.stop is not None and kept.now > wanted.stop:
+                    continue
+                tracker.segment(segment.header, kept)
+            for record in segment.records():
+                at = record.now if isinstance(record, Step) else record.at
+                if wanted.stop is not None and at > wanted.stop:
+                    continue
+                if tracker is not None and isinstance(record, Step):
+                    tracker.step(record)
+                if wanted.start is None or at >= wanted.start:
+                    yield record
+            for finding in segment.findings if note is not None else ():
+                note(finding)  # type: ignore[misc]
+
+
+def runs(log: Log, wanted: Wanted = ALL, note: Note | None = None) -> Iterator[Run]:
+    """Every pod of the log: when it ended, or, at the end, as it was last known."""
+    tracker = Tracker()
+    for record in _read(log, wanted, tracker, note):
+        if isinstance(record, Step):
+            yield from filter(wanted.takes, tracker.take())
+    yield from filter(wanted.takes, tracker.finish())
+
+
+def past_runs(log: Log, wanted: Wanted = ALL) -> Iterator[RunFacts]:
+    """Runs that ended well, oldest first, as the engine takes them in (`events.RunsSeen`)."""
+    for run in runs(log, wanted):
+        if run.outcome == "Succeeded" and run.run_s is not None and run.ended is not None:
+            yield RunFacts(
+                user=run.user,
+                group=run.group,
+                name=run.name,
+                type=run.type,
+                seconds=run.run_s,
+                ended=run.ended,
+                requests=dict(run.requests),
+                used={name: round(amount) for name, amount in run.used_max.items()},
+            )
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------------
+
+RUN_COLUMNS = (
+    "job", "user", "group", "queue", "type", "namespace", "pod", "node", "outcome",
+    "submitted", "placed", "started", "ended", "wait_s", "run_s", "requests", "used_mean", "used_max", "waited_for", "score",
+)  # fmt: skip
+
+
+def runs_table(found: Iterable[Run]) -> Table:
+    """One row per pod."""
+    return Table(RUN_COLUMNS, [_run_row(run) for run in found])
+
+
+def _run_row(run: Run) -> tuple[Value, ...]:
+    return (
+        run.job, run.user, run.group, run.queue, run.type, run.namespace, run.pod, run.node, run.outcome,
+        run.submitted, run.placed, run.started, run.ended, run.wait_s, run.run_s,
+        _amounts(run.requests), _amounts(run.used_mean), _amounts(run.used_max), _amounts(run.reasons_s), run.score,
+    )  # fmt: skip
+
+
+def _amounts(amounts: Mapping[str, int | float]) -> str:
+    return ",".join(f"{name}={amount:.15g}" for name, amount in sorted(amounts.items()))
+
+
+def running_at(found: Iterable[Run], instant: float) -> Iterator[Run]:
+    """Those that had a node at that moment: who used what."""
+    for run in found:
+        began = run.placed if run.placed is not None else run.started
+        if run.node and began is not None and began <= instant and (run.ended is None or run.ended > instant):
+            yield run
+
+
+JOB_COLUMNS = (
+    "job", "user", "group", "queue", "type", "pods", "nodes", "outcome", "submitted", "placed", "ended", "wait_s", "run_s",
+    "evictions",
+)  # fmt: skip
+
+
+def jobs_table(found: Iterable[Run]) -> Table:
+    """One row per job, or per pod or gang that belongs to none. Placed when its first pod was, ended when its last one did."""
+    by_job: dict[str, list[Run]] = {}
+    for run in found:
+        by_job.setdefault(run.job or f"Pod/{run.namespace}/{run.pod}", []).append(run)
+    return Table(JOB_COLUMNS, [_job_row(job, pods) for job, pods in by_job.items()])
+
+
+def _job_row(job: str, pods: Sequence[Run]) -> tuple[Value, ...]:
+    first = pods[0]
+    submitted = min((run.submitted for run in pods if run.submitted is not None), default=None)
+    placed = min((run.placed for run in pods if run.placed is not None), default=None)
+    is_over = all(run.ended is not None for run in pods)
+    ended = max((run.ended for run in pods if run.ended is not None), default=None) if is_over else None
+    nodes = sorted({run.node for run in pods if run.node})
+    return (
+        job, first.user, first.group, first.queue, first.type, len({run.pod for run in pods}), ",".join(nodes), _outcome(pods),
+        submitted, placed, ended,
+        max(placed - submitted, 0.0) if placed is not None and submitted is not None else None,
+        max(ended - placed, 0.0) if placed is not None and ended is not None else None,
+        sum(run.outcome == "Evicted" for run in pods),
+    )  # fmt: skip
+
+
+def _outcome(pods: Sequence[Run]) -> str:
+    """Of the last attempt of each pod."""
+    last = {run.pod: run.outcome for run in pods}
+    for outcome in ("Running", "Waiting", "Failed", "Unknown", "Gone", "Evicted"):
+        if outcome in last.values():
+            return outcome
+    return "Succeeded"
+
+
+WAIT_COLUMNS = ("count", "mean_s", "p50_s", "p90_s", "p99_s", "max_s", "still_waiting")
+
+
+def waits_table(found: Iterable[Run], by: str) -> Table:
+    """How long pods waited, by user, group, queue, namespace, type, node or job; by `reason`: how long for what."""
+    waited: dict[str, list[float]] = {}
+    waiting: dict[str, int] = {}
+    for run in found:
+        if by == "reason":
+            for reason, seconds in run.reasons_s.items():
+                waited.setdefault(reason, []).append(seconds)
+                waiting[reason] = waiting.get(reason, 0) + (run.outcome == "Waiting")
+            continue
+        key = str(getattr(run, by))
+        waiting[key] = waiting.get(key, 0) + (run.outcome == "Waiting")
+        waited.setdefault(key, []).extend([run.wait_s] if run.wait_s is not None else [])
+    rows = [(key, *_figures(np.asarray(values)), waiting[key]) for key, values in sorted(waited.items())]
+    return Table((by, *WAIT_COLUMNS), rows)
+
+
+def _figures(values: Any) -> tuple[Value, ...]:
+    if not len(values):
+        return 0, None, None, None, None, None
+    points = np.quantile(values, (0.5, 0.9, 0.99), method="inverted_cdf").tolist()
+    return len(values), float(values.mean()), *points, float(values.max())
+
+
+USE_COLUMNS = ("resource", "runs", "requested", "used_mean", "used_max", "used_share", "resource_hours")
+
+
+def use_table(found: Iterable[Run], by: str) -> Table:
+    """What was asked for and what was used of it, per run on average, and resource-hours asked for. Runs that nobody measured
+    count only for what they asked for."""
+    rows: dict[tuple[str, str], list[tuple[float, float | None, float | None, float]]] = {}
+    for run in found:
+        if run.outcome == "Waiting" or not run.node:
+            continue
+        hours = (run.run_s or 0.0) / 3600
+        for resource, asked in run.requests.items():
+            mean, most = run.used_mean.get(resource), run.used_max.get(resource)
+            rows.setdefault((str(getattr(run, by)), resource), []).append((float(asked), mean, most, asked * hours))
+    return Table((by, *USE_COLUMNS), [(*key, *_use(values)) for key, values in sorted(rows.items())])
+
+
+def _use(values: Sequence[tuple[float, float | None, float | None, float]]) -> tuple[Value, ...]:
+    measured = [(asked, mean, most) for asked, mean, most, _ in values if mean is not None and most is not None]
+    asked = float(np.mean([one[0] for one in values]))
+    hours = float(np.sum([one[3] for one in values]))
+    if not measured:
+        return len(values), asked, None, None, None, hours
+    figures = np.asarray(measured)
+    share = float(figures[:, 1].sum() / figures[:, 0].sum()) if figures[:, 0].sum() else None
+    return len(values), asked, float(figures[:, 1].mean()), float(figures[:, 2].max()), share, hours
+
+
+DECISION_COLUMNS = ("at", "decision", "unit", "pods", "nodes", "reason", "message", "factors")
+
+
+def decisions(log: Log, wanted: Wanted = ALL, note: Note | None = None) -> Iterator[tuple[Value, ...]]:
+    """Rows of DECISION_COLUMNS, in order."""
+    for record in _read(log, wanted, note=note):
+        if isinstance(record, Step):
+            for decision in record.decisions:
+                if not wanted.job or _is_named(wanted.job, decision.unit):
+                    yield (record.now, *_decision_row(decision), _amounts((record.factors or {}).get(decision.unit, {})))
+
+
+def _decision_row(decision: AnyDecision) -> tuple[Value, ...]:
+    kind, unit = type(decision).__name__, decision.unit
+    match decision:
+        case Place(pods=pods) | Hold(pods=pods):
+            nodes = ",".join(sorted({pod.node for pod in pods}))
+            message = f"until {decision.until:.15g}" if isinstance(decision, Hold) else ""
+            return kind, unit, len(pods), nodes, "", message
+        case Park(verdict=verdict, pods=uids):
+            return kind, unit, len(uids), "", str(verdict.reason), verdict.message
+        case Evict(victims=victims, node=node, reason=reason):
+            names = ",".join(f"{victim.namespace}/{victim.name}" for victim in victims)
+            return kind, unit, len(victims), node, str(reason), f"evicts {names}"
+        case Release(reason=reason, message=message, pods=uids):
+            return kind, unit, len(uids), "", str(reason), message
+
+
+ACTION_COLUMNS = ("at", "user", "verb", "resource", "namespace", "name", "subresource", "code", "note")
+
+
+def actions(log: Log, wanted: Wanted = ALL, note: Note | None = None) -> Iterator[tuple[Value, ...]]:
+    """Rows of ACTION_COLUMNS, in order."""
+    for one in _read(log, wanted, note=note):
+        if isinstance(one, Action):
+            is_wanted = not wanted.user or wanted.user == one.user
+            is_wanted &= not wanted.namespace or wanted.namespace == one.namespace
+            if is_wanted and (not wanted.job or _is_named(wanted.job, one.name)):
+                yield (
+                    one.at, one.user, one.verb, one.resource, one.namespace, one.name, one.subresource, one.code, one.note,
+                )  # fmt: skip
+
+
+SEGMENT_COLUMNS = ("segment", "began", "holder", "epoch", "term", "sequence", "bytes", "steps", "actions", "state")
+
+
+def segments_table(log: Log) -> Table:
+    """One row per segment, whole or not: reads all of the log."""
+    from muster.history.segments import SegmentDamaged
+
+    rows: list[tuple[Value, ...]] = []
+    sizes = {one.name: one.size_bytes for one in log.store.segments()}
+    for name in log.names:
+        steps = acted = 0
+        try:
+            with log.open(name) as segment:
+                header = segment.header
+                for record in segment.records() if segment.is_usable else ():
+                    steps += isinstance(record, Step)
+                    acted += isinstance(record, Action)
+                state = "; ".join(finding.text for finding in segment.findings) or "whole"
+        except SegmentDamaged as error:
+            term = ("", name.epoch, name.term, name.sequence)
+            rows.append((str(name), name.instant, *term, sizes.get(name, 0), steps, acted, str(error)))
+            continue
+        term = (header.holder, header.epoch, header.term, header.sequence)
+        rows.append((str(name), header.began, *term, sizes.get(name, 0), steps, acted, state))
+    return Table(SEGMENT_COLUMNS, rows)
+
+
+BY = ("user", "group", "queue", "namespace", "type", "node", "job", "reason")
+assert {*BY} - {"reason"} <= {*Run.__struct_fields__}
