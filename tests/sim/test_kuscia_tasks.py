@@ -249,7 +249,7 @@ def test_a_preempted_task_returns_whole() -> None:
         await world.create(IMAGE)
         await world.create(task("low", annotations={Muster.PREEMPTIBLE: "true"}))
         await world.run_until(has(world, "Running", "low"), timeout_s=60)
-        urgent = pod("urgent", "2", priorityClassName="urgent", nodeSelector={KusciaLabel.NODE_NAMESPACE: "alice"})
+        urgent = pod("urgent", "2", namespace="alice", priorityClassName="urgent")
         await world.create(urgent)
         await world.run_until(has(world, "Pending", "low", preemptions=1, reason="Preempted"), timeout_s=60)
         await world.run_until(has(world, "Succeeded", "low", attempts=2, preemptions=1), timeout_s=300)

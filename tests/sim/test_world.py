@@ -13,6 +13,7 @@ from tests.store.stores import pod
 from muster.controllers import embedded_controllers
 from muster.objects.meta import metadata_of
 from muster.objects.status import Raw
+from muster.objects.time import parse_time
 from muster.sim.agent import is_ready
 from muster.sim.faults import STORMY
 from muster.sim.machine import PodScript, ScriptFor
@@ -85,7 +86,9 @@ def test_pods_go_through_their_phases_by_script() -> None:
         assert stuck is not None
         assert oom is not None
         assert stuck["status"]["containerStatuses"][0]["state"] == {"waiting": {"reason": "ImagePullBackOff"}}
-        assert oom["status"]["containerStatuses"][0]["state"]["terminated"] == {"exitCode": 137, "reason": "OOMKilled"}
+        ended = oom["status"]["containerStatuses"][0]["state"]["terminated"]
+        assert (ended["exitCode"], ended["reason"]) == (137, "OOMKilled")
+        assert parse_time(ended["finishedAt"]) == parse_time(oom["status"]["startTime"]) + 5
 
     simulate(scenario)
 

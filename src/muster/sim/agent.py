@@ -170,7 +170,8 @@ def _status(at: Situation, phase: str, *, waiting: str = "", exit_code: int = 0,
     if waiting:
         state = {"waiting": {"reason": waiting}}
     elif phase in ("Succeeded", "Failed"):
-        state = {"terminated": {"exitCode": exit_code, "reason": reason or ("Error" if exit_code else "Completed")}}
+        ended = {"exitCode": exit_code, "reason": reason or ("Error" if exit_code else "Completed")}
+        state = {"terminated": {**ended, "finishedAt": _finished_at(at)}}
     new: Raw = {"phase": phase, "conditions": conditions, "startTime": old.get("startTime") or format_time(at.now)}
     if phase == "Failed" and reason:
         new["reason"] = reason
@@ -187,6 +188,16 @@ def _status(at: Situation, phase: str, *, waiting: str = "", exit_code: int = 0,
         for container in (at.pod.get("spec") or {}).get("containers") or ()
     ]
     return new if any(old.get(key) != value for key, value in new.items()) else None
+
+
+def _finished_at(at: Situation) -> str:
+    """When its process ended, on the wall clock; now, when it is gone without a trace. Said once, it stays said."""
+    for container in at.old_status.get("containerStatuses") or ():
+        said = ((container.get("state") or {}).get("terminated") or {}).get("finishedAt")
+        if said:
+            return str(said)
+    ends_s = at.process.ends_s if at.process is not None else None
+    return format_time(at.now if ends_s is None else at.now - (at.now_s - ends_s))
 
 
 class PodDriver(Controller):
