@@ -24,6 +24,11 @@ _JOBS_ABOUT = (
 )
 AGENT = "agent"
 _AGENT_ABOUT = "Short tasks started and reaped on one node, by runtime, beside bare fork+exec and bare runc; needs root."
+HISTORY = "history"
+_HISTORY_ABOUT = "What recording every step costs the engine: its rate with the decision log to its rate without, in turn."
+QUEUES = "queues"
+_QUEUES_ABOUT = "Workloads in 30 and in 1,000 queues admitted by policy on simulated nodes, on which they run and end."
+_OWN = (API, JOBS, AGENT, HISTORY, QUEUES)
 _PLACES = ("engine", "embedded", "kubernetes")
 
 
@@ -35,13 +40,13 @@ def bench() -> None:
 @bench.command("list")
 def list_scenarios() -> None:
     """Show the scenarios that `run` takes."""
-    own = {API: _API_ABOUT, JOBS: _JOBS_ABOUT, AGENT: _AGENT_ABOUT}
+    own = {API: _API_ABOUT, JOBS: _JOBS_ABOUT, AGENT: _AGENT_ABOUT, HISTORY: _HISTORY_ABOUT, QUEUES: _QUEUES_ABOUT}
     for name in (*own, *scenario_names()):
         click.echo(f"{name}\t{own.get(name) or load_scenario(name).about}")
 
 
 @bench.command()
-@click.argument("scenario", metavar="SCENARIO", type=click.Choice([API, JOBS, AGENT, *scenario_names(), "all"]))
+@click.argument("scenario", metavar="SCENARIO", type=click.Choice([*_OWN, *scenario_names(), "all"]))
 @click.option(
     "--on",
     "places",
@@ -52,7 +57,11 @@ def list_scenarios() -> None:
 @click.option("--nodes", type=click.IntRange(1, 200_000), help="Nodes. Default: 1000, and with all: several sizes.")
 @click.option("--pods", type=click.IntRange(1, 2_000_000), help="Measured pods. Default: the scenario's own for that size.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Decides all that is random in the workload.")
-@click.option("--pairs", type=click.IntRange(1, 50), help="On kubernetes: runs of each scheduler, in turn. Default: 3.")
+@click.option(
+    "--pairs",
+    type=click.IntRange(1, 50),
+    help="On kubernetes and of history: runs of each side, in turn. Default: 3, and 5 of history.",
+)
 @click.option(
     "--rounds", type=click.IntRange(1, 20), default=2, show_default=True, help="Of api: rounds in turn; the best counts."
 )
@@ -81,7 +90,11 @@ def run(
         _show_jobs(seed=seed, as_json=as_json)
     if scenario in (AGENT, "all"):
         _show_agent(scale=scale, as_json=as_json)
-    if scenario in (API, JOBS, AGENT):
+    if scenario in (HISTORY, "all"):
+        _show_history(nodes=nodes, pods=pods, pairs=pairs, seed=seed, as_json=as_json)
+    if scenario in (QUEUES, "all"):
+        _show_queues(nodes=nodes, as_json=as_json)
+    if scenario in _OWN:
         return
     if scenario == "all":
         tasks = suite.all_tasks(places or _EVERYWHERE, nodes=nodes, pods=pods, pairs=pairs)
@@ -154,6 +167,52 @@ def _show_api(results: Iterable[Measured], *, as_json: bool) -> None:
         ratio = f"{result.ratio:.2f}" if result.ratio is not None else "-"
         label = f"{result.line} ({result.unit})"
         click.echo(f"{label:38}{result.value:>12,.2f}{peer:>14}{ratio:>8}  {result.bound_by}")
+
+
+def _show_history(*, nodes: int | None, pods: int | None, pairs: int | None, seed: int, as_json: bool) -> None:
+    from muster.bench import history
+
+    if not as_json:
+        click.echo(
+            f"{'scenario':12}{'nodes':>7}{'pods':>8}{'plain/s':>10}{'recorded/s':>12}{'ratio':>7}"
+            f"{'CPU':>7}{'bytes/pod':>11}{'rotation ms':>13}"
+        )
+    for scenario in history.SCENARIOS:
+        line = history.measure(
+            scenario,
+            nodes=nodes or history.DEFAULT_NODES,
+            pods=pods or history.DEFAULT_PODS,
+            pairs=pairs or history.DEFAULT_PAIRS,
+            seed=seed,
+            say=_say,
+        )
+        if as_json:
+            sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
+            sys.stdout.flush()
+            continue
+        click.echo(
+            f"{line.scenario:12}{line.nodes:>7,}{line.pods:>8,}{line.plain_per_s:>10,.0f}{line.recorded_per_s:>12,.0f}"
+            f"{line.ratio:>7.2f}{line.cpu_share:>7.1%}{line.bytes_per_pod:>11,.0f}{line.rotation_ms:>13,.0f}"
+        )
+
+
+def _show_queues(*, nodes: int | None, as_json: bool) -> None:
+    from muster.bench import queues
+
+    if not as_json:
+        click.echo(
+            f"{'queues':>7}{'workloads':>11}{'nodes':>7}{'per CPU s':>11}{'steps':>7}{'p50 ms':>8}{'p99 ms':>8}{'max ms':>8}"
+        )
+    for count, per_queue in queues.SIZES:
+        line = queues.measure(count, per_queue, nodes=nodes or queues.DEFAULT_NODES, say=_say)
+        if as_json:
+            sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
+            sys.stdout.flush()
+            continue
+        click.echo(
+            f"{line.queues:>7,}{line.workloads:>11,}{line.nodes:>7,}{line.per_s:>11,.0f}{line.steps:>7,}"
+            f"{line.step_p50_ms:>8,.0f}{line.step_p99_ms:>8,.0f}{line.step_max_ms:>8,.0f}"
+        )
 
 
 def _show_agent(*, scale: float, as_json: bool) -> None:

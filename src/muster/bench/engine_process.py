@@ -13,7 +13,7 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -145,7 +145,8 @@ class EngineRun:
         return self._now
 
 
-def run(handover: Handover) -> Outcome:
+def run(handover: Handover, make: Callable[[], Engine] = new_engine) -> Outcome:
+    """`make` gives the engine that is measured."""
     churn = handover.churn()
     relabelled = {name for step in churn for name in step.relabel_nodes}
     nodes = {
@@ -153,7 +154,7 @@ def run(handover: Handover) -> Outcome:
         for raw in handover.raw("nodes")
         if raw["metadata"]["name"] in relabelled
     }
-    engine_run = EngineRun(new_engine(), churn, nodes)
+    engine_run = EngineRun(make(), churn, nodes)
     engine_run.load(ev.NodeSeen(_nodes.decode(line)) for line in handover.lines("nodes"))
     for part in ("running", "backlog"):
         engine_run.load(ev.PodSeen(_pods.decode(line)) for line in handover.lines(part))

@@ -13,7 +13,8 @@ from muster.engine.machine import Engine
 from muster.engine.plugins.bandwidth import Bandwidth
 from muster.engine.plugins.link_bandwidth import LinkBandwidth, lanes_of
 from muster.engine.profile import Profile
-from muster.engine.resources import EGRESS, INGRESS, amount_of
+from muster.engine.resources import EGRESS, INGRESS
+from muster.objects.amounts import amount_of
 from muster.objects.meta import describe
 from muster.objects.status import Raw
 
@@ -64,7 +65,7 @@ class BandwidthUse:
 
     def __init__(self, objects: Objects) -> None:
         self.problems: list[str] = []
-        self._metrics = {metric.metadata.name: metric for metric in self._read(objects.metrics, NodeMetricFacts)}
+        self.metrics = {metric.metadata.name: metric for metric in self._read(objects.metrics, NodeMetricFacts)}
         self._links = self._read(objects.links, LinkFacts)
         self._by_link = LinkBandwidth()
         engine = Engine([Profile("none", [Bandwidth(), self._by_link])])
@@ -78,7 +79,7 @@ class BandwidthUse:
             0.0,
             units_max=0,
         )
-        self._state = engine.state
+        self.state = engine.state
 
     def _read(self, raws: Iterable[Raw], facts: type[F]) -> list[F]:
         found: list[F] = []
@@ -90,10 +91,10 @@ class BandwidthUse:
         return found
 
     def by_node(self) -> list[NodeUse]:
-        nodes = self._state.nodes
+        nodes = self.state.nodes
         found = []
         for slot, name in enumerate(nodes.names):
-            metric = self._metrics.get(name)
+            metric = self.metrics.get(name)
             usage = metric.status.node_metric.node_usage.resources if metric and metric.status.node_metric else {}
             for word, row in DIRECTIONS:
                 capacity, free = int(nodes.capacity[row, slot]), int(nodes.free[row, slot])
@@ -102,11 +103,11 @@ class BandwidthUse:
 
     def by_pod(self) -> list[PodUse]:
         used: dict[tuple[str, str], Mapping[str, Any]] = {}
-        for metric in self._metrics.values():
+        for metric in self.metrics.values():
             for one in metric.status.pods_metric:
                 used[one.namespace, one.name] = one.pod_usage.resources
         found = []
-        for pod in sorted(self._state.pods.values(), key=lambda pod: (pod.namespace, pod.name)):
+        for pod in sorted(self.state.pods.values(), key=lambda pod: (pod.namespace, pod.name)):
             usage = used.get((pod.namespace, pod.name), {})
             for word, row in DIRECTIONS:
                 reserved, measured = int(pod.request[row]), _measured(usage, word)

@@ -19,16 +19,23 @@ import msgspec
 from muster.cli import manifests
 from muster.cli.endpoints import Endpoint, HealthApp
 from muster.cli.errors import CliError, ExitCode
+from muster.cli.history_options import HistoryOptions
 from muster.cli.webhook_ca import Authority, WebhookCa, certificate_names, server_context, shared_authority
 from muster.client.api import ApiClient
 from muster.controllers import cluster_controllers
 from muster.controllers.long_runs import tune_for_long_runs
 from muster.controllers.manager import Election, Manager
 from muster.controllers.runtime import Controller, Runnable
+from muster.history.recorder import Recorder
+from muster.objects.labels import Muster
 from muster.objects.status import Forbidden, NotFound
 from muster.objects.time import Clock, wall_clock
 from muster.server.bandwidth_admission import FOLLOWED, BandwidthFits, Capacities
+from muster.server.limits_admission import SubmissionLimits, manages_users_by_review
 from muster.server.logs import logger
+from muster.server.people import FOLLOWED as PEOPLE
+from muster.server.people import People
+from muster.server.queue_acts import QueueActs, by_review
 from muster.server.webhook import Webhook
 from muster.store.informer import Change, ChangeType
 from muster.store.kubernetes import KubernetesStore
@@ -51,6 +58,8 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     left_out: tuple[str, ...] = ()
     scheduler_config: str | None = None
     workload_approval: bool = False
+    history: HistoryOptions | None = None
+    """Where decisions are recorded; nowhere without it."""
 
     @property
     def has_webhooks(self) -> bool:
@@ -77,6 +86,7 @@ class Cluster:
         self._store = KubernetesStore(client)
         self._clock = clock
         self._capacities = Capacities()
+        self._people = People(clock, self._capacities.image, self._capacities.is_partner)
         self._undo = contextlib.AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -91,7 +101,9 @@ class Cluster:
         self._undo.push_async_callback(self._store.close)
         await self._check_namespace()
         every = cluster_controllers(
-            scheduler_config=self.options.scheduler_config, workload_approval=self.options.workload_approval
+            scheduler_config=self.options.scheduler_config,
+            workload_approval=self.options.workload_approval,
+            history=self._recorder(),
         )
         controllers = [c for c in every if c.name not in self.options.left_out]
         if self.options.has_webhooks:
@@ -99,10 +111,18 @@ class Cluster:
         self._start_manager(controllers)
         if self.options.has_webhooks:
             await self._follow_capacities()
+            await self._follow_people()
         host, port = self.options.health_listen
         self.health = Endpoint("health", HealthApp({"controllers": self._ready}), host, port)
         await self.health.start()
         self._undo.push_async_callback(self.health.stop)
+
+    def _recorder(self) -> Recorder | None:
+        if self.options.history is None:
+            return None
+        recorder = self.options.history.recorder(self._clock)
+        self._undo.push_async_callback(asyncio.to_thread, recorder.close)
+        return recorder
 
     async def _check_namespace(self) -> None:
         """A missing namespace would otherwise show only as an election that nobody ever wins."""
@@ -122,7 +142,13 @@ class Cluster:
         context = server_context()
         self._load_leaf(authority, context)
         host, port = self.options.webhook_listen
-        self.webhooks = Endpoint("webhook", Webhook(hooks=[BandwidthFits(self._capacities)]), host, port, context)
+        own = f"system:serviceaccount:{self.options.lease_namespace}:{manifests.CONTROLLER}"
+        hooks = [
+            BandwidthFits(self._capacities),
+            QueueActs(by_review(self._store), self._clock, trusted=frozenset({own})),
+            SubmissionLimits(self._people, manages_users_by_review(self._store), trusted=frozenset({own})),
+        ]
+        self.webhooks = Endpoint("webhook", Webhook(hooks=hooks), host, port, context)
         await self.webhooks.start()
         self._undo.push_async_callback(self.webhooks.stop)
         controller = WebhookCa(authority)
@@ -178,6 +204,24 @@ class Cluster:
 
             def take(change: Change, kind: str = kind) -> None:
                 self._capacities.apply(kind, change.newest.raw, deleted=change.type is ChangeType.DELETED)
+
+            informer.add_handler(take)
+
+    async def _follow_people(self) -> None:
+        """Who is who, and what is submitted. Pods are not asked about here, but those of users and queues count."""
+        assert self.manager is not None
+        for group, kind in PEOPLE:
+            try:
+                informer = await self.manager.hub.informer(group, kind)
+            except NotFound as error:
+                log.warning("submissions are judged without a kind", kind=kind, error=str(error))
+                continue
+
+            def take(change: Change, kind: str = kind) -> None:
+                newest = change.newest
+                if kind == "Pod" and (newest.controller_uid or not {Muster.USER, Muster.QUEUE} & newest.labels.keys()):
+                    return
+                self._people.apply(kind, newest.raw, deleted=change.type is ChangeType.DELETED)
 
             informer.add_handler(take)
 

@@ -24,7 +24,7 @@ def _answer_lines(answer: Raw, wide: bool) -> Iterator[str]:
     if answer.get("schedulable"):
         yield from _places(answer)
     if verdict and not answer.get("schedulable"):
-        yield from _verdict_lines(verdict)
+        yield from verdict_lines(verdict)
     for one in answer.get("victims") or []:
         names = ", ".join(cell_text(pod.get("pod")) for pod in one.get("pods") or []) or "nobody: those who leave anyway"
         yield f"  Preemption: on {cell_text(one.get('node'))} it would end {names}"
@@ -45,7 +45,8 @@ def _places(answer: Raw) -> Iterator[str]:
         yield f"  and {len(pods) - 20} more pods"
 
 
-def _verdict_lines(verdict: Raw) -> Iterator[str]:
+def verdict_lines(verdict: Raw) -> Iterator[str]:
+    """The reason, what it means, the number it is short by, who holds it, and what would help."""
     yield f"  Reason: {cell_text(verdict.get('reason'))}" + (f" ({verdict['plugin']})" if verdict.get("plugin") else "")
     if verdict.get("message"):
         yield f"    {cell_text(verdict['message'])}"

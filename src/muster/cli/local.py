@@ -25,6 +25,7 @@ from starlette.routing import Route
 from muster import __version__
 from muster.cli.datadir import Claim, ServerRecord, prepare, unwritable
 from muster.cli.errors import CliError
+from muster.cli.history_options import HistoryOptions
 from muster.cli.local_agents import LocalAgents
 from muster.cli.pod_range import pod_range
 from muster.cli.simulated import Pretending, SimulatedNodes, remove_left_over
@@ -34,12 +35,16 @@ from muster.controllers.long_runs import tune_for_long_runs
 from muster.controllers.manager import Manager, ManagerHealth
 from muster.controllers.scheduler_running import SchedulerRunner
 from muster.engine.machine import Engine
+from muster.history.actions import action_of
 from muster.objects.status import ApiError, Raw, StorageFull
 from muster.objects.time import Clock, format_time, wall_clock
+from muster.server.accounting import AccountedPods
 from muster.server.config import ServerConfig
 from muster.server.explaining import Explaining
+from muster.server.forecasting import Forecasting
 from muster.server.listener import ListenError
 from muster.server.pki import PkiError
+from muster.server.queueing import Queueing
 from muster.server.run import Server
 from muster.store.embedded.errors import StoreError
 
@@ -67,7 +72,9 @@ class Local:
         simulated: SimulatedNodes | None = None,
         agents: tuple[str, ...] | None = None,
         log_level: str = "warning",
+        history: HistoryOptions | None = None,
     ) -> None:
+        """`history`: where decisions are recorded; nowhere without it."""
         self.parts = [part for part in IMPLEMENTED if part not in left_out]
         # Simulated nodes are there to play with: real ones beside them would take some of the pods, unless asked for by name.
         if "agent" not in left_out and (simulated is None or agents is not None):
@@ -80,6 +87,9 @@ class Local:
         self._clock = clock
         self._scheduler_config = scheduler_config
         self._workload_approval = workload_approval
+        self._history = history.recorder(clock) if history is not None and "controllers" in self.parts else None
+        if self._history is not None:
+            self.server.audit_listener = self._note_action
         self._claim: Claim | None = None
         self._manager: Manager | None = None
         self._pretending: Pretending | None = None
@@ -97,10 +107,14 @@ class Local:
         prepare(data_dir)
         self._claim = Claim(data_dir)
         try:
+            self.server.pod_range = pod_range(data_dir)
             self.server.extra_routes.append(Route(STATUS_PATH, self._status))
             if "controllers" in self.parts:
+                self.server.extra_hooks.append(AccountedPods())
                 self.server.checks["controllers"] = self._controllers_check
                 self.server.extra_routes += self._explaining().routes()
+                self.server.extra_routes += Queueing(self._engine).routes()
+                self.server.extra_routes += Forecasting(self._engine, self._image).routes()
             await self._start_server()
             if "controllers" in self.parts:
                 self._start_controllers()
@@ -142,7 +156,8 @@ class Local:
             ca_pem=self.server.pki.ca_pem.decode(),
             scheduler_config=self._scheduler_config,
             workload_approval=self._workload_approval,
-            pod_range=pod_range(self.server.config.data_dir),
+            pod_range=self.server.pod_range,
+            history=self._history,
         )
         self._manager = Manager(self.server.store, controllers, clock=self._clock)
         self._acting = asyncio.create_task(self._manager.run(), name="controllers")
@@ -208,9 +223,16 @@ class Local:
             acting.cancel()
             await asyncio.gather(acting, return_exceptions=True)
         await self.server.stop()
+        if self._history is not None:
+            await asyncio.to_thread(self._history.close)
         claim, self._claim = self._claim, None
         if claim is not None:
             claim.release()
+
+    def _note_action(self, entry: Raw) -> None:
+        action = action_of(entry)
+        if action is not None and self._history is not None:
+            self._history.action(action)
 
     # --- what others may ask
 

@@ -53,6 +53,10 @@ BASE_RULES = (
     ),
     Rule("", ("nodes",), READ, "the webhooks refuse what no node could ever hold"),
     Rule("kuscia.secretflow", ("domains", "appimages"), READ, "the webhooks work out which nodes and how many pods that means"),
+    Rule("muster.dev", ("users", "usergroups", "queues", "jobs"), READ, "the webhooks judge what is submitted by whom"),
+    Rule("kuscia.secretflow", ("kusciajobs",), READ, "the same"),
+    Rule("", ("pods",), READ, "pods of users and queues count as submitted"),
+    Rule("authorization.k8s.io", ("subjectaccessreviews",), ("create",), "who may hold and pin jobs in a queue"),
 )
 _SCHEDULER_RULES = (
     Rule("", ("pods", "nodes", "namespaces", "persistentvolumes", "persistentvolumeclaims"), READ, "what is placed, and where"),
@@ -80,7 +84,7 @@ _JOB_RULES = (
     Rule("muster.dev", ("jobs",), READ, "jobs"),
     Rule("muster.dev", ("jobs/status",), ("patch",), "where a job stands"),
     Rule("muster.dev", ("jobs/finalizers",), ("update",), "jobs own what is made for them"),
-    Rule("", ("pods",), (*READ, "create", "delete"), "pods of jobs"),
+    Rule("", ("pods",), (*READ, "create", "patch", "delete"), "pods of jobs, and what they say of their job as it changes"),
     Rule("scheduling.sigs.k8s.io", ("podgroups",), (*READ, "create"), "roles start together"),
     Rule("", ("services",), (*READ, "create"), "pods of a job find each other by name"),
     Rule("scheduling.k8s.io", ("priorityclasses",), ("get", "create"), "a job's priority is its pods' priority"),
@@ -106,6 +110,7 @@ _KUSCIA_TASK_RULES = (
     Rule("kuscia.secretflow", ("kusciatasksummaries",), READ, "what partners say about their part"),
     Rule("", ("namespaces",), READ, "the namespaces of parties"),
     Rule("", ("pods", "services", "configmaps"), (*READ, "create", "delete"), "what a task is made of"),
+    Rule("", ("pods",), ("patch",), "what pods say of their task as it changes"),
 )
 _DOMAIN_RULES = (
     Rule("kuscia.secretflow", ("domains",), (*READ, "patch"), "parties, and the finalizer that keeps one while its work runs"),
@@ -153,11 +158,42 @@ _INTERCONN_HOST_RULES = (
     Rule("kuscia.secretflow", ("kusciajobs/status",), ("patch",), "a partner's approval"),
     Rule("kuscia.secretflow", ("kusciajobsummaries",), (*READ, "create", "patch", "delete"), "what a partner is told of a job"),
 )
+_POLICY_RULES = (
+    Rule("muster.dev", ("schedulingpolicies",), (*READ, "create", "patch"), "the policies that come with Muster"),
+    Rule("muster.dev", ("schedulingpolicies/status",), ("patch",), "whether a policy can be used, and by which queues"),
+    Rule("muster.dev", ("queues",), (*READ, "create"), "the default queue; which policies are in use"),
+    Rule("", ("namespaces",), READ, "something that is always there, to begin with"),
+)
+_PLACE_RULES = (
+    Rule("muster.dev", ("jobs",), READ, "jobs that wait"),
+    Rule("muster.dev", ("jobs/status",), ("patch",), "where a job stands in its queue"),
+)
+_QUEUE_RULES = (
+    Rule("muster.dev", ("queues", "schedulingpolicies", "nodepools"), READ, "queues, and what they name"),
+    Rule("muster.dev", ("queues/status",), ("patch",), "what waits and runs in a queue"),
+)
+_NODE_POOL_RULES = (
+    Rule("muster.dev", ("nodepools",), READ, "pools of nodes"),
+    Rule("muster.dev", ("nodepools/status",), ("patch",), "what a pool has, and what of it is used"),
+    Rule("scheduling.koordinator.sh", ("devices",), READ, "the devices of its nodes"),
+)
+_LEDGER_RULES = (
+    Rule("muster.dev", ("users", "usergroups", "queues", "jobs"), READ, "who uses what, and what is submitted"),
+    Rule("muster.dev", ("users/status", "usergroups/status", "queues/status"), ("patch",), "what each uses and has used"),
+    Rule("muster.dev", ("usagerecords",), (*READ, "create", "delete"), "the pages of the ledger"),
+    Rule("kuscia.secretflow", ("kusciajobs", "appimages"), READ, "what is submitted"),
+    Rule("", ("pods",), (*READ, "patch"), "runs; a pod stays until its run is noted"),
+)
 CONTROLLER_RULES: dict[str, tuple[Rule, ...]] = {
     "job": _JOB_RULES,
     "pod-groups": _POD_GROUP_RULES,
+    "ledger": _LEDGER_RULES,
     "scheduler": _SCHEDULER_RULES,
     "explanations": _EXPLANATION_RULES,
+    "policies": _POLICY_RULES,
+    "places": _PLACE_RULES,
+    "queues": _QUEUE_RULES,
+    "node-pools": _NODE_POOL_RULES,
     "domain": _DOMAIN_RULES,
     "kuscia-deployment": _KUSCIA_DEPLOYMENT_RULES,
     "task-reservation": _TASK_RESERVATION_RULES,

@@ -19,6 +19,7 @@ ROLE = "main"
 NAME_LEN_MAX = 40
 """Of the part of a generated name that comes from the command."""
 DEFAULT_NAME = "run"
+NO_LIMIT = "none"
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +33,10 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     memory: str = ""
     gpu: int = 0
     bandwidth: str = ""
+    cpu_limit: str = ""
+    memory_limit: str = ""
+    bandwidth_limit: str = ""
+    """A ceiling; `NO_LIMIT` for none. Without a word, what is asked for is the ceiling too."""
     env: Mapping[str, str] = {}
     workdir: str = ""
     queue: str = ""
@@ -83,6 +88,8 @@ def _role(options: RunOptions) -> Raw:
         Koordinator.RESOURCE_NVIDIA_GPU: str(options.gpu) if options.gpu else "",
         Muster.RESOURCE_BANDWIDTH: options.bandwidth,
     }
+    ceilings = {"cpu": options.cpu_limit, "memory": options.memory_limit, Muster.RESOURCE_BANDWIDTH: options.bandwidth_limit}
+    limits = {key: ceilings.get(key) or asked for key, asked in requests.items()}
     role: Raw = {"name": ROLE, "replicas": options.replicas}
     given: dict[str, Any] = {
         "image": options.image,
@@ -92,8 +99,12 @@ def _role(options: RunOptions) -> Raw:
         "nodeSelector": dict(options.node_selector),
     }
     role |= {key: value for key, value in given.items() if value}
-    asked = {key: value for key, value in requests.items() if value}
-    return {**role, "resources": {"requests": asked}} if asked else role
+    resources = {
+        "requests": {key: value for key, value in requests.items() if value},
+        "limits": {key: value for key, value in limits.items() if value and value != NO_LIMIT},
+    }
+    said = {word: amounts for word, amounts in resources.items() if amounts}
+    return {**role, "resources": said} if said else role
 
 
 def _whole(seconds: float | None) -> int | None:

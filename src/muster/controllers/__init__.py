@@ -15,10 +15,15 @@ Which of them run depends on who else looks after the store:
 | pod-gc: pods of deleted nodes, and the oldest finished ones beyond a limit | yes | |
 | endpoints: addresses behind Services with a selector | yes | |
 | node-lifecycle: conditions and taints of silent nodes, and their pods once these have certainly ended | yes | |
-| scheduler: nodes for the pods that name one of its profiles | yes | yes |
+| scheduler: nodes for the pods that name one of its profiles (embedded: or none) | yes | yes |
 | explanations: answers to ScheduleExplanations | yes | yes |
 | job: pods of Jobs (muster.dev), from submission to end | yes | yes |
+| places: where waiting Jobs stand in their queues | yes | yes |
+| queues: status of Queues | yes | yes |
+| node-pools: status of NodePools | yes | yes |
 | pod-groups: status of PodGroups | yes | yes |
+| ledger: what users, groups and queues have used, and whether they may go on | yes | yes |
+| policies: built-in SchedulingPolicies, the default Queue, and the status of policies | yes | yes |
 | domain: a party's namespace, account, node and quota status | yes | yes |
 | kuscia-job: KusciaJobs: their graph, commands, approvals and tasks | yes | yes |
 | node-addresses: a range of pod addresses for each node that an agent keeps | yes | yes |
@@ -37,10 +42,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from muster.controllers.runtime import Runnable
+    from muster.history.recorder import Recorder
 
 
 def embedded_controllers(
-    *, ca_pem: str, scheduler_config: str | None = None, workload_approval: bool = False, pod_range: str = ""
+    *,
+    ca_pem: str,
+    scheduler_config: str | None = None,
+    workload_approval: bool = False,
+    pod_range: str = "",
+    history: Recorder | None = None,
 ) -> list[Runnable]:
     """For `muster up`. `ca_pem` is the certificate (PEM) of the CA that signed the server's own; `scheduler_config` the text of
     the scheduler's configuration, used while there is no ConfigMap; the rest as below."""
@@ -59,16 +70,27 @@ def embedded_controllers(
         PodGarbage(),
         EndpointsKeeper(),
         NodeLifecycle(),
-        *cluster_controllers(scheduler_config=scheduler_config, workload_approval=workload_approval, pod_range=pod_range),
+        *cluster_controllers(
+            scheduler_config=scheduler_config,
+            workload_approval=workload_approval,
+            pod_range=pod_range,
+            is_alone=True,
+            history=history,
+        ),
     ]
 
 
 def cluster_controllers(
-    *, scheduler_config: str | None = None, workload_approval: bool = False, pod_range: str = ""
+    *,
+    scheduler_config: str | None = None,
+    workload_approval: bool = False,
+    pod_range: str = "",
+    is_alone: bool = False,
+    history: Recorder | None = None,
 ) -> list[Runnable]:
     """For `muster controller`: the controllers of Muster's own kinds, and the scheduler, wherever objects are stored. With
     `workload_approval`, each party of a job but its initiator is asked before the job begins. `pod_range` is divided over the
-    nodes of Muster's agents."""
+    nodes of Muster's agents. `is_alone`: there is no kube-scheduler beside ours. `history` records what the scheduler does."""
     from muster.controllers.domain import Domains
     from muster.controllers.explanations import Explanations
     from muster.controllers.interconn_host import InterconnHost
@@ -77,19 +99,29 @@ def cluster_controllers(
     from muster.controllers.kuscia_deployment import KusciaDeployments
     from muster.controllers.kuscia_job import KusciaJobs
     from muster.controllers.kuscia_task import KusciaTasks
+    from muster.controllers.ledger import LedgerKeeper
     from muster.controllers.node_addresses import POD_RANGE, NodeAddresses
+    from muster.controllers.places import PlaceKeeper
     from muster.controllers.pod_groups import PodGroups
+    from muster.controllers.policies import Policies
+    from muster.controllers.pools import PoolKeeper
+    from muster.controllers.queues import QueueKeeper
     from muster.controllers.scheduler import Scheduler
     from muster.controllers.task_ports import PortLedger
     from muster.controllers.task_reservation import TaskReservation
 
     ports = PortLedger()  # one for all who give out ports
-    scheduler = Scheduler(file_text=scheduler_config)
+    scheduler = Scheduler(file_text=scheduler_config, is_sole=is_alone, history=history)
     return [
         scheduler,
         Explanations(scheduler.live_engine),
+        PlaceKeeper(scheduler.live_engine),
+        QueueKeeper(scheduler.live_engine),
+        PoolKeeper(scheduler.live_engine),
+        Policies(scheduler.live_engine),
         JobController(),
         PodGroups(),
+        LedgerKeeper(),
         Domains(),
         TaskReservation(),
         InterconnHost(),

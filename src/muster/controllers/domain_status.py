@@ -12,8 +12,9 @@ from typing import Final
 import msgspec
 
 from muster.engine.facts import PodFacts, QuotaFacts
-from muster.engine.plugins.party_quota import caps_of, unit_of
+from muster.engine.plugins.party_quota import caps_of
 from muster.engine.resources import requests_of
+from muster.objects.amounts import unit_of
 from muster.objects.bandwidth_units import format_bandwidth
 from muster.objects.status import Raw
 from muster.objects.time import format_time, parse_time, time_or

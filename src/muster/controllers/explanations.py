@@ -5,6 +5,8 @@ without a namespace it is the explanation's own. `spec.questionObjectTemplate` i
 answer is given once for each state of the spec, and again when the controller starts anew; it is deleted `spec.ttl` after it
 was given.
 
+Work that waits in a queue is told its place there too (`place`, and `ahead`: who is just before it).
+
 Who may write an explanation into a namespace may ask about work of that namespace; from the system namespace, about any.
 
 Concurrency: answers are worked out on the event loop that the scheduler also uses, between two of its steps (`answers`).
@@ -29,6 +31,8 @@ from muster.objects.names import NAMESPACE_SYSTEM
 from muster.objects.status import Raw
 from muster.objects.time import format_time, parse_time
 from muster.objects.view import View
+from muster.policy.holders import with_holders
+from muster.policy.places import hidden_to_raw, place_to_raw, places_of
 from muster.store.cache import ObjectKey
 
 GROUP: Final = "scheduling.koordinator.sh"
@@ -110,7 +114,7 @@ def status_of(engine: Engine, spec: ExplanationSpec, namespace: str, now: float)
         found = answers(engine, question_of(spec, namespace))
     except (BadQuestion, UnknownWork, ManifestError) as error:
         problem = str(error)
-    details = [_detail(answer) for answer in found]
+    details = [{**_detail(answer), **_standing(engine, answer.subject, namespace)} for answer in found]
     failed = [detail["failedMessage"] for detail in details if detail["failedMessage"]]
     return {
         "schedulable": bool(details) and all(detail["schedulable"] for detail in details),
@@ -150,6 +154,23 @@ def _detail(answer: Answer) -> Raw:
             "nodeFailedDetails": [],
         },
     }
+
+
+def _standing(engine: Engine, unit: str, namespace: str) -> Raw:
+    """Where work that waits in a queue stands, and who is just before it: as `/muster/v1/jobs/.../place` tells it. Beyond
+    Koordinator. Work of other namespaces has a place and no name."""
+    places = places_of(engine)
+    place = places.place_of(unit, engine.state.now) if places is not None else None
+    if places is None or place is None or not place.position:
+        return {}
+    if place.refused is not None:
+        place = msgspec.structs.replace(place, refused=with_holders(engine.state, place.refused))
+    ahead = places.ahead_of(unit, engine.state.now)
+    told: Raw = {"place": place_to_raw(place)}
+    if ahead is not None:
+        where = (ahead.job or ahead.unit).split("/")[1:2]
+        told["ahead"] = place_to_raw(ahead) if where and _may_ask(namespace, where[0]) else hidden_to_raw(ahead)
+    return told
 
 
 def _failed(evaluation: Evaluation) -> list[Raw]:

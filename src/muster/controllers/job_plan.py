@@ -43,6 +43,7 @@ from muster.controllers.job_status import (
     tally,
     told,
 )
+from muster.controllers.job_work import attained_s, job_work, said_anew, work_notes
 from muster.controllers.runtime import Plan
 from muster.objects.job_pods import JobPods, priority_class
 from muster.objects.kinds.muster_jobs import Job
@@ -138,7 +139,8 @@ def _transition(at: Situation) -> Raw | None:
         return None if phase == "Suspended" else _suspend(at)
     if phase not in ACTIVE:
         change = begin_attempt(status, at.now, Reason.QUEUED, UNTRIED, at.job.spec)
-        return {**change, "failures": 0} if is_stopped else change
+        change["submittedTime"] = format_time(at.now)
+        return {**change, "failures": 0, "attainedSeconds": 0} if is_stopped else change
     return _outcome(at)
 
 
@@ -148,6 +150,8 @@ def _suspend(at: Situation) -> Raw:
         "reason": Reason.SUSPENDED.value,
         "message": "its owner suspended it; set spec.state to Running to go on",
         "startTime": None,
+        "runningTime": None,
+        "attainedSeconds": attained_s(at.job, at.now),
         "retryTime": None,
         "place": None,
         "startEstimate": None,
@@ -163,7 +167,7 @@ def _outcome(at: Situation) -> Raw | None:
     if why:
         said = f"attempt {at.attempt} gave way and waits again, in its place: {why}"
         change = begin_attempt(at.job.status, at.now, Reason.PREEMPTED, said, at.job.spec)
-        return {**change, "preemptions": at.job.status.preemptions + 1}
+        return {**change, "preemptions": at.job.status.preemptions + 1, "attainedSeconds": attained_s(at.job, at.now)}
     failed = next((pod for pod in sorted(current.values(), key=_by_name) if pod.phase == "Failed"), None)
     if failed is not None:
         return _failed(at, failed)
@@ -237,6 +241,7 @@ def _step(at: Situation, current: Mapping[str, PodFacts], counts: Mapping[str, T
     phase = at.job.status.phase
     least = {role.name: role.min_replicas or role.replicas for role in at.job.spec.roles}
     is_up = all(counts[name].up >= number for name, number in least.items())
+    up = {"phase": "Running", "reason": Reason.STARTED.value, "message": UP, "runningTime": format_time(at.now)}
     if phase == "Queued":
         is_whole = all(count.lost == 0 for count in counts.values())
         if not is_whole or not all(counts[name].bound >= number for name, number in least.items()):
@@ -244,10 +249,8 @@ def _step(at: Situation, current: Mapping[str, PodFacts], counts: Mapping[str, T
         entered = {"startTime": format_time(at.now), "retryTime": None, "place": None, "startEstimate": None}
         if not is_up:
             return {"phase": "Starting", "reason": Reason.SCHEDULED.value, "message": PLACED, **entered}
-        return {"phase": "Running", "reason": Reason.STARTED.value, "message": UP, **entered}
-    if phase == "Starting" and is_up:
-        return {"phase": "Running", "reason": Reason.STARTED.value, "message": UP}
-    return None
+        return {**up, **entered}
+    return up if phase == "Starting" and is_up else None
 
 
 # -- between transitions ------------------------------------------------------------------------------------------------------
@@ -266,6 +269,7 @@ def _carry_on(at: Situation) -> Plan:
     if status.phase == "Queued" and not is_waiting and not stale:
         made, missing = _creations(at)
         actions += made
+    actions += said_anew(at.raw, job_work(at.raw, at.job), [p.said for p in at.current().values() if p.is_alive])
     refreshed = _refresh(at, stale, is_waiting=is_waiting)
     patience_ends = _patience_ends(at) if stale and at.now < _patience_ends(at) else None
     instants = [one for one in (_deadline(at), retry_at if is_waiting else None, patience_ends) if one is not None]
@@ -290,7 +294,7 @@ def _deletions(at: Situation, pods: Sequence[PodFacts]) -> list[Action]:
 
 def _creations(at: Situation) -> tuple[list[Action], int]:
     """What is missing, in the order in which it is needed; and how many pods are. Making what is there changes nothing."""
-    made = JobPods(at.raw, at.job)
+    made = JobPods(at.raw, at.job, work_notes(job_work(at.raw, at.job)))
     actions: list[Action] = []
     if made.has_service and not at.present.has_service:
         actions.append(Create(made.service()))

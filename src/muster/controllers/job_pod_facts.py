@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from muster.controllers.job_work import Said
 from muster.controllers.pod_views import (
     FINISHED,
     MESSAGE_LEN_MAX,
@@ -26,6 +27,7 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One pod of a job, as last seen."""
 
     name: str
+    namespace: str = ""
     uid: str
     role: str = ""
     attempt: int = 0
@@ -39,10 +41,20 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Code of why it waits, does not come up, or failed; empty when nothing is wrong."""
     message: str = ""
     progress: float | None = None
+    work: str = ""
+    """What it says about the job, as it was written on it."""
 
     @property
     def is_finished(self) -> bool:
         return self.phase in FINISHED
+
+    @property
+    def is_alive(self) -> bool:
+        return not self.is_finished and not self.is_deleting
+
+    @property
+    def said(self) -> Said:
+        return Said(namespace=self.namespace, name=self.name, uid=self.uid, work=self.work, is_bound=self.is_bound)
 
     @property
     def is_bound(self) -> bool:
@@ -56,6 +68,7 @@ def facts_of(pod: PodView) -> PodFacts:
     reason, message = _trouble(pod)
     return PodFacts(
         name=meta.name,
+        namespace=meta.namespace,
         uid=meta.uid,
         role=meta.labels.get(Muster.ROLE, ""),
         attempt=whole_number(meta.annotations.get(Muster.ATTEMPT, "")),
@@ -67,6 +80,7 @@ def facts_of(pod: PodView) -> PodFacts:
         reason=reason,
         message=message[:MESSAGE_LEN_MAX],
         progress=reported_progress(pod),
+        work=meta.annotations.get(Muster.WORK, ""),
     )
 
 

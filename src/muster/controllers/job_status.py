@@ -128,7 +128,8 @@ def told(status: JobStatus) -> str:
 
 
 def begin_attempt(status: JobStatus, now: float, reason: Reason, message: str, spec: JobSpec) -> Raw:
-    """Back to the queue, or into it for the first time."""
+    """Back to the queue, or into it for the first time. Its place there is by `submittedTime`, which the caller sets anew when
+    the job was not in the queue, nor came from it."""
     return {
         "phase": "Queued",
         "reason": reason.value,
@@ -136,6 +137,7 @@ def begin_attempt(status: JobStatus, now: float, reason: Reason, message: str, s
         "attempts": status.attempts + 1,
         "queuedTime": format_time(now),
         "startTime": None,
+        "runningTime": None,
         "completionTime": None,
         "retryTime": None,
         "roles": [{"name": role.name} for role in spec.roles],

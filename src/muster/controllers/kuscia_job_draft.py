@@ -18,7 +18,7 @@ import msgspec
 
 from muster.controllers.actions import Action, Create, Delete, Emit, Patch, PatchStatus, Target, Together
 from muster.controllers.kuscia_job_graph import FAILED, SKIPPED, SUCCEEDED, WAITING, Graph
-from muster.controllers.kuscia_job_tasks import Facts, TaskView, new_task, takes_part, task_name
+from muster.controllers.kuscia_job_tasks import Facts, TaskView, carried_anew, new_task, takes_part, task_name
 from muster.controllers.runtime import Plan
 from muster.objects.conditions import ConditionStatus, set_condition, without_condition
 from muster.objects.kinds.kuscia_base import API_VERSION, GROUP
@@ -145,7 +145,7 @@ class Draft:
             self.standings.setdefault(task.alias, standing_of(job, task, record, found.pop(key, None)))
         self.orphans: list[TaskView] = list(found.values())
         """KusciaTasks of this job that its spec does not know."""
-        self._stops: list[Patch] = []
+        self._patches: list[Patch] = []
         self._deletes: list[Delete] = []
         self._creates: list[Create] = []
 
@@ -210,7 +210,14 @@ class Draft:
     def stop(self, task: TaskView | None, code: Reason) -> None:
         if task is None or task.has_ended or task.is_told_to_stop or task.is_deleting:
             return
-        self._stops.append(Patch(self._target(task), {"metadata": {"annotations": {Muster.STOP: code.value}}}))
+        self._patches.append(Patch(self._target(task), {"metadata": {"annotations": {Muster.STOP: code.value}}}))
+
+    def carry(self, task: TaskView | None) -> None:
+        """Have the task say what the job says by now: a hold, another queue, another estimate."""
+        if task is None or task.has_ended or task.is_deleting:
+            return
+        if other := carried_anew(self.job, task):
+            self._patches.append(Patch(self._target(task), {"metadata": other}))
 
     def delete(self, task: TaskView) -> None:
         if not task.is_deleting:
@@ -231,7 +238,7 @@ class Draft:
             reason = Reason.STARTED.value if self.phase == _RUNNING else self.reason or self.phase
             actions.append(Emit(self._reference(), WARNING if is_bad else NORMAL, reason, self.message or self.phase))
         actions += self.events
-        writes: tuple[Patch | Delete, ...] = (*self._stops, *self._deletes)
+        writes: tuple[Patch | Delete, ...] = (*self._patches, *self._deletes)
         if writes:
             actions.append(Together(writes))
         actions += self._creates

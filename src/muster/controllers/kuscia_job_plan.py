@@ -57,6 +57,8 @@ def plan(job: KusciaJob, live: Sequence[TaskView], facts: Facts, now: float) -> 
         _advance(draft)
         if draft.phase == phase:
             break
+    for standing in draft:
+        draft.carry(standing.live)
     for orphan in draft.orphans:
         draft.stop(orphan, Reason.STOPPED)
     return draft.result()

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from muster.controllers.job_work import CARRIED_NOTES
 from muster.controllers.kuscia_job_shares import PartyTotal, pod_shares, totals_text
 from muster.objects.bandwidth_demands import PODS_MAX, deploy_template
 from muster.objects.kinds.kuscia_base import API_VERSION, TASK_ENDED
@@ -28,7 +29,9 @@ from muster.objects.words import whole_number
 
 CONTROLLER_VALUE: Final = "kuscia-job"
 _HASH_LEN: Final = 12
-_CARRIED: Final[tuple[str, ...]] = (Muster.PRIORITY_CLASS, Muster.QUEUE, Muster.PREEMPTIBLE, Muster.USER, Muster.GROUP)
+_FOLLOWED: Final[tuple[str, ...]] = (Muster.QUEUE, *CARRIED_NOTES)
+"""Of the labels and annotations that are carried, those that tasks take over as the job changes: the job decides for all."""
+_CARRIED: Final[tuple[str, ...]] = (Muster.PRIORITY_CLASS, Muster.PREEMPTIBLE, Muster.USER, Muster.GROUP, *_FOLLOWED)
 """Labels and annotations of the job that its tasks have too."""
 
 
@@ -36,6 +39,7 @@ class TaskMeta(View):
     name: str = ""
     uid: str = ""
     deletion_timestamp: str = ""
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
     annotations: dict[str, str] = msgspec.field(default_factory=dict)
 
 
@@ -191,6 +195,17 @@ def new_task(job: KusciaJob, task: JobTask, name: str, run: int, facts: Facts) -
         },
         "spec": spec,
     }
+
+
+def carried_anew(job: KusciaJob, task: TaskView) -> Raw:
+    """The labels and annotations of the task that are not as the job has them by now, as a merge patch of its metadata."""
+    found: Raw = {}
+    for word in ("labels", "annotations"):
+        wanted, known = getattr(job.metadata, word), getattr(task.metadata, word)
+        other = {key: wanted.get(key) for key in _FOLLOWED if wanted.get(key) != known.get(key)}
+        if other:
+            found[word] = other
+    return found
 
 
 def _party(party: JobParty, task: JobTask, image: Raw | None) -> Raw:

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from muster.controllers.actions import Target
+from muster.controllers.actions import Action, Target
+from muster.controllers.job_work import said_anew, task_work, work_notes
 from muster.controllers.kuscia_job_shares import pod_shares, total_of
 from muster.controllers.kuscia_task_pods import TaskPod
 from muster.controllers.kuscia_task_status import PartnerStatuses
@@ -257,11 +258,20 @@ def _pod(state: TaskState, kit: PartyKit, index: int, ports: Mapping[str, int], 
     }
     template["metadata"]["annotations"] |= {
         **notes,
+        **work_notes(task_work(state.task, state.view)),
         KusciaAnnotation.TASK_RESOURCE_GROUP: name_of(state.group),
         KusciaAnnotation.TASK_RESOURCE: resource,
     }
     template["metadata"] |= {"name": name, "namespace": kit.domain_id}
     return {"apiVersion": "v1", "kind": "Pod", **template}
+
+
+def said_of(state: TaskState) -> list[Action]:
+    """What the pods of this attempt say of the task, where it has changed."""
+    assert state.group is not None
+    own = uid_of(state.group)
+    pods = [pod.said for pod in state.pods if pod.group_uid == own and not pod.is_deleting and not pod.is_finished]
+    return said_anew(state.task, task_work(state.task, state.view), pods)
 
 
 def _service_statuses(kit: PartyKit, pod_name: str, ports: Mapping[str, int]) -> dict[str, Raw]:

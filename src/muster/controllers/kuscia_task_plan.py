@@ -45,6 +45,7 @@ from muster.controllers.kuscia_task_parts import (
     kit_hash,
     objects_of,
     ports_status,
+    said_of,
     with_conditions,
     work_of,
 )
@@ -291,7 +292,7 @@ def _pend(state: TaskState, found: Evaluation) -> TaskPlan:
     status = status_from(found)
     status["reason"] = found.reason or Reason.QUEUED.value
     status["message"] = found.message or "its pods wait to be placed and started"
-    return TaskPlan(write_status(state, status), found.again_s)
+    return TaskPlan([*write_status(state, status), *said_of(state)], found.again_s)
 
 
 def _run(state: TaskState, found: Evaluation) -> TaskPlan:
@@ -306,7 +307,7 @@ def _run(state: TaskState, found: Evaluation) -> TaskPlan:
             return finish(state, "Failed", Reason.RUN_TIME_EXCEEDED.value, message, found)
         waits.append(left_s)
     status = {**status_from(found), "phase": "Running", "reason": Reason.STARTED.value, "message": "", "conditions": conditions}
-    actions = write_status(state, status)
+    actions = [*write_status(state, status), *said_of(state)]
     if state.view.status.phase != "Running":
         actions.append(event_of(state, NORMAL, Reason.STARTED.value, f"attempt {state.attempt} runs"))
     return TaskPlan(actions, min(waits, default=None))

@@ -15,6 +15,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from muster.controllers.job_work import Said
 from muster.controllers.pod_views import (
     IMAGE_WAITS,
     MESSAGE_LEN_MAX,
@@ -26,7 +27,7 @@ from muster.controllers.pod_views import (
     stuck_container,
     waiting_reason,
 )
-from muster.objects.labels import KusciaLabel
+from muster.objects.labels import KusciaLabel, Muster
 from muster.objects.reason_codes import Reason
 from muster.objects.status import Raw
 from muster.objects.time import time_or
@@ -44,6 +45,12 @@ class TaskPod(PodView):
     @property
     def group_uid(self) -> str:
         return self.metadata.labels.get(KusciaLabel.TASK_RESOURCE_GROUP_UID, "")
+
+    @property
+    def said(self) -> Said:
+        meta = self.metadata
+        work = meta.annotations.get(Muster.WORK, "")
+        return Said(namespace=meta.namespace, name=meta.name, uid=meta.uid, work=work, is_bound=bool(self.spec.node_name))
 
 
 class Finding(msgspec.Struct, frozen=True):

@@ -5,6 +5,7 @@
 | condition `muster.dev/Waiting`, else PodScheduled=False | it waits, for that reason |
 | a container waits for one of `STUCK` | it does not come up, for that reason |
 | phase Failed with `status.reason` Evicted, Preempting, NodeLost, OutOfcpu, ... | its node ended it: it had to give way |
+| phase Failed, a container ended for one of `NEVER_RAN` | it could not be started, for the reason that its runtime gives |
 | phase Failed otherwise | it failed by itself: the container's exit code says how |
 
 What follows from it is each controller's own: `job_pod_facts` and `kuscia_task_pods`.
@@ -54,6 +55,8 @@ _ENDED_BY_NODE: Final = frozenset(
         "NodeRestarted",
     }
 )
+NEVER_RAN: Final = frozenset({"StartError", "ContainerCannotRun"})
+"""Why a container ended that never ran, as runtimes say it. The message is then theirs, and no log."""
 _NO_ROOM: Final = "OutOf"
 """`OutOfcpu` and the like: the node had no room after all."""
 
@@ -180,6 +183,10 @@ def failure(pod: PodView, *, has_log: bool) -> tuple[str, str]:
         ended = container.state.terminated
         if ended is None or ended.exit_code == 0:
             continue
+        if ended.reason in NEVER_RAN:
+            why = ended.message or f"exit code {ended.exit_code}"
+            said = f"container {container.name} could not be started: {why}"
+            return Reason.CONTAINER_START_FAILED.value, said[:MESSAGE_LEN_MAX]
         code = Reason.OOM_KILLED if ended.reason == "OOMKilled" else Reason.CONTAINER_FAILED
         said = f" ({ended.reason})" if ended.reason and ended.reason != "Error" else ""
         more = f": {ended.message}" if ended.message and has_log else ""

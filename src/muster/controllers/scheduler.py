@@ -13,7 +13,8 @@ Invariants:
   leader needs nothing but the store; half-bound plans of the last one are finished or undone first;
 - a new leader decides nothing before its caches hold all that was bound before (`catch_up`);
 - what was decided stays counted until its binding has a certain outcome;
-- only pods that name one of our profiles are bound;
+- only pods that name one of our profiles are bound. Where no other scheduler is (`is_sole`), pods that name none are ours too,
+  and one that names a scheduler that there is not is told so;
 - a profile in shadow mode writes events and nothing else. The engine keeps counting its decision until the pod is seen on the
   node where its real scheduler put it, so that the decisions after it are those that a real run would make.
 """
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from muster.controllers.scheduler_binding import CustomBinder
     from muster.controllers.scheduler_running import SchedulerRunner
     from muster.engine.machine import Engine
+    from muster.history.recorder import Recorder
     from muster.store.events import EventRecorder
     from muster.store.hub import InformerHub
 
@@ -48,8 +50,9 @@ class SchedulerLimits(msgspec.Struct, frozen=True, kw_only=True):
 class Scheduler:
     """What a manager is given. Importing this is cheap: the engine comes with the first runner.
 
-    `file_text` is the configuration in force where there is no ConfigMap; `engine`, for tests and experiments, replaces
-    configuration altogether. `binders` are plugins' own ways of binding, by plugin.
+    `file_text` is the configuration in force where there is no ConfigMap; `is_sole` says that nobody else schedules; `engine`,
+    for tests and experiments, replaces configuration altogether. `binders` are plugins' own ways of binding, by plugin. With
+    `history`, every step is recorded there; whoever made the recorder closes it.
     """
 
     name = "scheduler"
@@ -58,14 +61,18 @@ class Scheduler:
         self,
         *,
         file_text: str | None = None,
+        is_sole: bool = False,
         engine: Callable[[], Engine] | None = None,
         limits: SchedulerLimits | None = None,
         binders: Mapping[str, CustomBinder] | None = None,
+        history: Recorder | None = None,
     ) -> None:
         self.file_text = file_text
+        self.is_sole = is_sole
         self.engine = engine
         self.limits = limits or SchedulerLimits()
         self.binders = binders or {}
+        self.history = history
         self._runner: SchedulerRunner | None = None
 
     def runner(self, hub: InformerHub, *, clock: Clock, recorder: EventRecorder | None = None) -> SchedulerRunner:

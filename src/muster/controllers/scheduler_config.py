@@ -57,10 +57,12 @@ class Refused(msgspec.Struct, frozen=True):
 Decision = Accepted | Refused
 
 
-def decide(current: Configuration, text: str, registry: Registry) -> Decision:
+def decide(current: Configuration, text: str, registry: Registry, *, is_sole: bool = False) -> Decision:
     """Whether `text` may take the place of `current`. It is built once on trial, so that nothing is left to go wrong."""
     try:
         found = load(text, registry)
+        if is_sole:
+            found = found.as_sole()
         if found == current:
             return Accepted(current)
         found.build(registry)
@@ -91,12 +93,15 @@ class Observed(msgspec.Struct, frozen=True):
 
 
 class ConfigSource:
-    def __init__(self, registry: Registry, file_text: str | None = None) -> None:
-        """`file_text`: what `--scheduler-config FILE` has. ConfigurationInvalid when it is wrong: nothing to keep yet."""
+    def __init__(self, registry: Registry, file_text: str | None = None, *, is_sole: bool = False) -> None:
+        """`file_text`: what `--scheduler-config FILE` has. ConfigurationInvalid when it is wrong: nothing to keep yet.
+        `is_sole`: no other scheduler looks after the store, so that pods that name none are ours."""
         self.registry = registry
+        self._is_sole = is_sole
         for problem in registry.problems:
             log.warning("%s", problem)
-        self._base = default_configuration(registry) if file_text is None else load(file_text, registry)
+        base = default_configuration(registry) if file_text is None else load(file_text, registry)
+        self._base = base.as_sole() if is_sole else base
         self._base.build(registry)
         self._base_origin = DEFAULT if file_text is None else FILE
         self.current: Configuration = self._base
@@ -108,7 +113,9 @@ class ConfigSource:
     def offer(self, text: str | None) -> Outcome:
         """Try the text of the ConfigMap; None when there is no ConfigMap."""
         before = self.current
-        decision: Decision = Accepted(self._base) if text is None else decide(before, text, self.registry)
+        decision: Decision = Accepted(self._base)
+        if text is not None:
+            decision = decide(before, text, self.registry, is_sole=self._is_sole)
         if isinstance(decision, Accepted):
             self.current = decision.configuration
             self.origin = self._base_origin if text is None else CONFIG_MAP

@@ -3,6 +3,7 @@
 | decision | condition PodScheduled | condition muster.dev/Waiting | event |
 |---|---|---|---|
 | Park | False, reason Unschedulable, message `Code: text` | True, reason is the code | FailedScheduling, when it is new |
+| no profile serves it, and there is no other scheduler | as above | True, NoProfile | the same |
 | Park, for victims to end | as above, unless it is placed within a second | the same | the same |
 | Evict | | | Preempted, for each victim that goes |
 | Hold | | True, Reserved | Reserved |
@@ -149,8 +150,15 @@ class Board:
 
     def parked(self, unit: str, verdict: Verdict, pods: Iterable[tuple[str, ObjectKey]]) -> None:
         """`unit` waits; `pods` are its waiting members, with their uids."""
-        message = str(verdict)[:_MESSAGE_LEN_MAX]
         self._count(unit, verdict.reason)
+        self._waits(verdict, pods)
+
+    def unserved(self, verdict: Verdict, pods: Iterable[tuple[str, ObjectKey]]) -> None:
+        """No profile is for these, and there is no other scheduler: said once, and again only in other words."""
+        self._waits(verdict, pods)
+
+    def _waits(self, verdict: Verdict, pods: Iterable[tuple[str, ObjectKey]]) -> None:
+        message = str(verdict)[:_MESSAGE_LEN_MAX]
         for told, (uid, key) in enumerate(pods):
             said = self._told.get(uid)
             if said == message:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sized
+from typing import Any
 
 from muster.controllers.actions import Executor
 from muster.controllers.scheduler import Scheduler
@@ -21,6 +22,7 @@ from muster.engine.machine import Engine
 from muster.engine.registry import discover
 from muster.objects.status import ApiError
 from muster.objects.time import Clock
+from muster.policy.order import PolicyOrder
 from muster.store.cache import ObjectKey
 from muster.store.contract import Store
 from muster.store.events import EventRecorder
@@ -38,7 +40,9 @@ class SchedulerRunner:
         self.name = scheduler.name
         self.state = "not started"
         self.term: Term | None = None
-        self.source = ConfigSource(discover(), scheduler.file_text) if scheduler.engine is None else None
+        self.source: ConfigSource | None = None
+        if scheduler.engine is None:
+            self.source = ConfigSource(discover(), scheduler.file_text, is_sole=scheduler.is_sole)
         self._scheduler = scheduler
         self._hub = hub
         self._clock = clock
@@ -99,6 +103,7 @@ class SchedulerRunner:
             clock=self._clock,
             recorder=self._recorder,
             fence=fence,
+            renew=self._engine,
         )
         self.state = "recovering"
         try:
@@ -112,12 +117,22 @@ class SchedulerRunner:
             self.state = "stopped"
             await term.close()
 
-    def _engine(self) -> Engine:
+    def _engine(self, document: Mapping[str, Any] | None = None) -> Engine:
+        """An empty engine with the profiles of the configuration `document`; of the one in force without it."""
         if self.source is None:
             assert self._scheduler.engine is not None
-            return self._scheduler.engine()
-        registry = self.source.registry
-        return Engine(self.source.current.build(registry), configure=lambda document: read(document, registry).build(registry))
+            engine = self._scheduler.engine()
+            if document is not None:
+                engine.take_in(ev.Configured(document), [])
+            return engine
+        registry, raw = self.source.registry, self.source.current.raw if document is None else document
+        engine = Engine(
+            read(raw, registry).build(registry),
+            configure=lambda later: read(later, registry).build(registry),
+            order=PolicyOrder(),
+        )
+        engine.configuration = raw
+        return engine
 
 
 class _Configuration:

@@ -35,11 +35,15 @@ from muster.controllers.scheduler_plans import Plan, Plans, Resumed, partly_boun
 from muster.controllers.scheduler_reporting import Board
 from muster.controllers.scheduler_votes import Recovered, Votes, recovered
 from muster.engine import events as ev
+from muster.engine.answers import no_profile
 from muster.engine.decisions import AnyDecision, Evict, Hold, Park, Place, Release
 from muster.engine.facts import PodFacts, TaskGroupFacts
 from muster.engine.machine import Engine
 from muster.engine.plugin import overrides
+from muster.engine.pods import Phase
+from muster.engine.units import may_wait
 from muster.engine.volumes import claims_to_provision
+from muster.history.recording import Recorded, Renew
 from muster.objects.status import ApiError, Raw
 from muster.objects.time import Clock
 from muster.store.backoff import Backoff, is_cancelled
@@ -81,8 +85,11 @@ class Term:
         clock: Clock,
         recorder: EventRecorder | None,
         fence: Fence | None,
+        renew: Renew | None = None,
     ) -> None:
+        """`renew` makes an empty engine, for the next segment of the decision log."""
         self.limits = scheduler.limits
+        self._is_sole = scheduler.is_sole
         self.engine = engine
         self._informers = dict(informers)
         self._clock = clock
@@ -96,6 +103,10 @@ class Term:
         self._failures: dict[str, int] = {}
         """Bindings of a waiting pod that failed in a row, by uid."""
         self._timers: set[asyncio.TimerHandle] = set()
+        self._recorded: Recorded | None = None
+        if scheduler.history is not None and renew is not None:
+            epoch, holder = (fence.epoch, fence.holder) if fence is not None else (0, scheduler.name)
+            self._recorded = Recorded(engine, scheduler.history, renew, epoch=epoch, holder=holder)
         self.feed = Feed(self._woken.set)
         self.binder = Binder(
             store,
@@ -143,7 +154,10 @@ class Term:
     @property
     def failing(self) -> Mapping[ObjectKey, str]:
         parts = (self.binder.failing, self.plans.failing, self.votes.failing, self.engine.state.faults)
-        return {ObjectKey("", key): why for part in parts for key, why in part.items()}
+        found = {ObjectKey("", key): why for part in parts for key, why in part.items()}
+        if self._recorded is not None and self._recorded.trouble:
+            found[ObjectKey("", "the decision log")] = self._recorded.trouble
+        return found
 
     @property
     def is_idle(self) -> bool:
@@ -233,6 +247,8 @@ class Term:
 
     async def close(self) -> None:
         BANDWIDTH.engine = None
+        if self._recorded is not None:
+            self._recorded.finish()
         for timer in self._timers:
             timer.cancel()
         self.feed.close()
@@ -266,14 +282,19 @@ class Term:
     def _step(self, events: Sequence[ev.AnyEvent], *, units_max: int) -> None:
         self._take_note(events)
         loop = asyncio.get_running_loop()
+        if self._recorded is not None and self._recorded.renew_if_due():
+            self.engine = BANDWIDTH.engine = self._recorded.engine
+            self._look_up_profiles()
         started_s = loop.time()
-        decisions = self.engine.step(events, self._clock(), units_max=units_max)
+        decisions = (self._recorded or self.engine).step(events, self._clock(), units_max=units_max)
         STEP_S.observe(loop.time() - started_s)
         tally: Tally[tuple[str, str]] = Tally()
         for decision in decisions:
             tally[type(decision).__name__, self._carry_out(decision)] += 1
         for (kind, profile), number in tally.items():
             DECISIONS.labels(kind, profile).inc(number)
+        if self._is_sole:
+            self._tell_unserved(events)
         self.board.keep_units(self.engine.verdicts, self.engine.holds)
         EVENTS_PENDING.set(len(self.feed))
 
@@ -287,10 +308,23 @@ class Term:
                 # Read by the engine in this very step; whether it changed what is in shadow is looked up after it.
                 asyncio.get_running_loop().call_soon(self._look_up_profiles)
 
+    def _tell_unserved(self, events: Sequence[ev.AnyEvent]) -> None:
+        """Say on pods that name a scheduler that there is not that nobody will place them."""
+        uids: Iterable[str] = [event.pod.metadata.uid for event in events if isinstance(event, ev.PodSeen)]
+        if any(isinstance(event, ev.Configured) for event in events):
+            uids = self.feed.waiting_keys
+        known = self.engine.state.pods
+        found = [p for uid in uids if (p := known.get(uid)) is not None and not p.is_ours and p.phase is Phase.WAITING]
+        for pod in filter(may_wait, found):
+            verdict = no_profile(pod.facts.spec.scheduler_name, self.engine.profiles, is_sole=True)
+            self.board.unserved(verdict, self._keys_of([pod.uid]))
+
     def _look_up_profiles(self) -> None:
-        """Which profiles bind nothing, and which plugins bind in their own way."""
+        """Which profiles bind nothing, what each is called by, and which plugins bind in their own way."""
         self._shadows = _shadows(self.engine)
-        plugins = {plugin.name: plugin for profile in self.engine.profiles.values() for plugin in profile.plugins}
+        profiles = self.engine.profiles
+        self._profile_names = {name: profile.name for name, profile in profiles.items()}
+        plugins = {plugin.name: plugin for profile in profiles.values() for plugin in profile.plugins}
         self._binders.clear()
         for name, plugin in plugins.items():
             if overrides(plugin, "binder"):
@@ -411,8 +445,10 @@ class Term:
         return [name for _, name in claims_to_provision(pod.facts, state.claims, state.storage_classes)]
 
     def _profile_of(self, uid: str) -> str:
+        """The name of the profile, whichever of its names the pod gives."""
         pod = self.engine.state.pods.get(uid)
-        return pod.facts.spec.scheduler_name if pod is not None else ""
+        name = pod.facts.spec.scheduler_name if pod is not None else ""
+        return self._profile_names.get(name, name)
 
     def _keys_of(self, uids: Iterable[str]) -> list[tuple[str, ObjectKey]]:
         keys = self.feed.waiting_keys

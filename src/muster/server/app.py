@@ -175,7 +175,12 @@ class App:
         is_watch = query.flag("watch") if "watch" in query else False
         selector = query.text("fieldSelector")
         exchange.info = request_info(
-            exchange.method, scope["raw_path"], is_watch=is_watch, only_name=_only_name(selector), field_selector=selector
+            exchange.method,
+            scope["raw_path"],
+            is_watch=is_watch,
+            only_name=_only_name(selector),
+            field_selector=selector,
+            label_selector=query.text("labelSelector"),
         )
 
     async def _identify(self, exchange: Exchange, scope: Scope) -> Actor:
@@ -215,6 +220,7 @@ class App:
             client=client[0] if client else "",
         )
         answer = await self._within_time(request) if exchange.info.is_write else await self._handlers.handle(request)
+        exchange.notes.update(request.notes)
         if isinstance(answer, Stream):
             await self._stream(exchange, scope, receive, send, answer)
         else:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -40,6 +41,8 @@ class AuditLog:
         self._encode = msgspec.json.Encoder().encode
         self._closing = asyncio.Event()
         self.dropped = 0
+        self.listener: Callable[[Raw], None] | None = None
+        """Is handed every entry, too."""
 
     def open(self) -> None:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -48,6 +51,8 @@ class AuditLog:
 
     def write(self, entry: Raw) -> None:
         """Queue one entry; the event loop must be running."""
+        if self.listener is not None:
+            self.listener(entry)
         if len(self._lines) >= self._lines_max:
             self.dropped += 1
             return

@@ -201,6 +201,7 @@ def attributes_of(info: RequestInfo) -> Attributes:
         name=info.name,
         path=info.path,
         field_selector=info.field_selector,
+        label_selector=info.label_selector,
     )
 
 

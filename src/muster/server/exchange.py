@@ -76,7 +76,7 @@ class Query:
 
 
 class Request:
-    """What handlers get. `warnings` become Warning headers; `audit` collects what the audit line adds."""
+    """What handlers get. `warnings` become Warning headers; `notes` is what the audit line adds."""
 
     def __init__(
         self,
@@ -101,6 +101,7 @@ class Request:
         self.limits = limits
         self.client = client
         self.warnings: list[str] = []
+        self.notes: dict[str, str] = {}
         self._body: bytes | None = None
 
     def header(self, name: str) -> str:

@@ -63,7 +63,7 @@ class Explaining:
         return self._answer(self._by_key(request, kind, namespace, name))
 
     async def _post(self, request: Request) -> Response:
-        body = _object(await _read(request))
+        body = object_of(await read_body(request))
         key = body.get("key")
         if key is not None:
             words = key.split("/") if isinstance(key, str) else []
@@ -79,7 +79,7 @@ class Explaining:
         named = metadata.get("namespace") if isinstance(metadata, dict) else None
         namespace = str(named or body.get("namespace") or "default")
         profile = body.get("profile") if manifest is not body else None
-        _require(request, Attributes(verb="create", group=_GROUP, resource=_KINDS, namespace=namespace))
+        require(request, Attributes(verb="create", group=_GROUP, resource=_KINDS, namespace=namespace))
         question = Question(manifest=manifest, namespace=namespace, profile=str(profile or ""), nodes_max=_nodes(request))
         return self._answer(question)
 
@@ -88,7 +88,7 @@ class Explaining:
         if resource is None or not resource.namespaced:
             raise NotFound(f"no kind {kind!r:.100} here that has pods; see muster api-resources")
         asked = Attributes(verb="get", group=resource.group, resource=resource.plural, namespace=namespace, name=name)
-        _require(request, asked)
+        require(request, asked)
         return Question(key=f"{resource.kind}/{namespace}/{name}", nodes_max=_nodes(request))
 
     def _answer(self, question: Question) -> Response:
@@ -104,7 +104,7 @@ class Explaining:
         return Response(msgspec.json.encode({"items": [to_raw(one) for one in found]}), media_type="application/json")
 
 
-def _require(request: Request, asked: Attributes) -> None:
+def require(request: Request, asked: Attributes) -> None:
     """Forbidden unless whoever asks may do this."""
     actor: Actor = request.scope["muster.actor"]
     authorizer: Authorizer = request.scope["muster.authorizer"]
@@ -119,7 +119,7 @@ def _nodes(request: Request) -> int:
     return int(text)
 
 
-async def _read(request: Request) -> bytes:
+async def read_body(request: Request) -> bytes:
     parts: list[bytes] = []
     size = 0
     async for chunk in request.stream():
@@ -130,7 +130,7 @@ async def _read(request: Request) -> bytes:
     return b"".join(parts)
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def object_of(body: bytes) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -219,6 +219,7 @@ class ResourceHandlers:
         record = await self._store.create_record(
             resource, obj, request.info.namespace or None, options, actor=request.actor, warnings=request.warnings
         )
+        request.notes["name"] = record.key[1]
         return await self.answer(request, resource, record, form, code=201)
 
     async def update(self, request: Request, resource: Resource) -> Response:

@@ -1,4 +1,5 @@
-"""Logging: one JSON object per line on standard error, through structlog; the libraries' own log records join it.
+"""Logging: one JSON object per line on standard error, or plain text where that is a terminal, through structlog; the
+libraries' own log records join it.
 
 Call `setup` once where a process starts. Modules take their logger with `logger(__name__)`; without `setup` (in tests, or
 when imported as a library) the same calls go to the standard library's logging and its handlers.
@@ -38,13 +39,15 @@ def _through_standard_logging(final: structlog.typing.Processor) -> None:
 
 
 def setup(level: str = "INFO", stream: TextIO | None = None) -> None:
-    """Send everything at `level` and above to `stream` (standard error) as JSON lines. A later call replaces the earlier."""
+    """Send everything at `level` and above to `stream` (standard error): as JSON lines, or as text where somebody reads along.
+    A later call replaces the earlier."""
     _through_standard_logging(structlog.stdlib.ProcessorFormatter.wrap_for_formatter)
     handler = logging.StreamHandler(stream or sys.stderr)
+    render = _render_plain if handler.stream.isatty() else _render
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=_SHARED,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, _render],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render],
         )
     )
     root = logging.getLogger()
@@ -62,6 +65,16 @@ def logger(name: str) -> structlog.stdlib.BoundLogger:
 def _render(_logger: object, _method: str, event: MutableMapping[str, Any]) -> str:
     event["message"] = event.pop("event", "")
     return _encoder.encode(event).decode()
+
+
+def _render_plain(_logger: object, _method: str, event: MutableMapping[str, Any]) -> str:
+    """`warning: what happened (key=value)`; a trace stands below."""
+    message, level = event.pop("event", ""), event.pop("level", "info")
+    trace = "".join(f"\n{event.pop(key)}" for key in ("exception", "stack") if key in event)
+    for key in ("timestamp", "logger"):
+        event.pop(key, None)
+    more = f" ({', '.join(f'{key}={value}' for key, value in event.items())})" if event else ""
+    return f"{level}: {message}{more}{trace}"
 
 
 if not structlog.is_configured():

@@ -11,12 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from muster.objects.labels import Muster
 from muster.objects.status import NotFound, Raw
+from muster.objects.time import Clock
 from muster.server.admission import PriorityClasses
 from muster.server.authorization import RBAC_GROUP, RbacIndex
 from muster.server.bandwidth_admission import FOLLOWED, Capacities
 from muster.server.logs import logger
 from muster.server.node_index import NodeIndex
+from muster.server.people import FOLLOWED as PEOPLE
+from muster.server.people import People
 from muster.server.tokens import TOKEN_NAMESPACE, TokenTable, identity_of_secret
 from muster.store.contract import EventType
 from muster.store.embedded import EmbeddedStore
@@ -37,6 +41,9 @@ _PODS = "pods"
 _NODES = "nodes"
 _DOMAINS = "domains.kuscia.secretflow"
 _CAPACITIES = {_NODES: "Node", _DOMAINS: "Domain", "appimages.kuscia.secretflow": "AppImage"}
+_PEOPLE = {f"{kind.lower()}s.{group}": (group, kind) for group, kind in PEOPLE if kind != "Pod"}
+_SAYS_WHOSE = b'"muster.dev/'
+"""Pods without any such label or annotation have no user and no queue, and need not be decoded."""
 
 
 Follower = Callable[[Collection, Event], None]
@@ -55,23 +62,24 @@ def follow(store: EmbeddedStore, follower: Follower) -> None:
 
 
 class Memory:
-    def __init__(self, store: EmbeddedStore) -> None:
+    def __init__(self, store: EmbeddedStore, clock: Clock) -> None:
         self._store = store
         self.rbac = RbacIndex()
         self.tokens = TokenTable()
         self.priorities = PriorityClasses()
         self.capacities = Capacities()
         self.nodes = NodeIndex(store)
+        self.people = People(clock, self.capacities.image, self.capacities.is_partner)
 
     def start(self) -> None:
         """Read what is there, then follow."""
         roles = tuple((RBAC_GROUP, kind) for kind in _RBAC_KINDS.values())
-        for group, kind in (*roles, ("scheduling.k8s.io", "PriorityClass"), *FOLLOWED):
+        for group, kind in (*roles, ("scheduling.k8s.io", "PriorityClass"), *FOLLOWED, *_PEOPLE.values()):
             resource = self._store.catalog.by_kind(group, kind)
             for record in self._store.list_records(resource).records:
                 self._take(resource.qualified, record, deleted=False)
         for record in self._store.list_records(self._store.catalog.by_kind("", "Pod")).records:
-            self.nodes.apply_pod(record, deleted=False)
+            self._take_pod(record, deleted=False)
         secrets = self._store.catalog.by_kind("", "Secret")
         for record in self._store.list_records(secrets, TOKEN_NAMESPACE).records:
             self._take(_SECRETS, record, deleted=False)
@@ -82,7 +90,10 @@ class Memory:
 
     def _take(self, id_: str, record: Record, *, deleted: bool) -> None:
         if id_ == _PODS:  # by far the most
-            self.nodes.apply_pod(record, deleted=deleted)
+            self._take_pod(record, deleted=deleted)
+            return
+        if id_ in _PEOPLE:
+            self.people.apply(_PEOPLE[id_][1], record.raw(), deleted=deleted)
             return
         kind = _RBAC_KINDS.get(id_)
         if kind is not None:
@@ -98,6 +109,15 @@ class Memory:
                 self.nodes.apply_domain(raw, deleted=deleted)
         elif id_ == _SECRETS and record.namespace == TOKEN_NAMESPACE:
             self._take_secret(record.name, None if deleted else record.raw())
+
+    def _take_pod(self, record: Record, *, deleted: bool) -> None:
+        self.nodes.apply_pod(record, deleted=deleted)
+        if any(owner.is_controller for owner in record.owners):
+            user = record.labels.get(Muster.USER, "")
+            if user:
+                self.people.own_pod(record.namespace, record.name, "" if deleted else user)
+        elif _SAYS_WHOSE in record.value:
+            self.people.apply("Pod", record.raw(), deleted=deleted)
 
     def _take_secret(self, name: str, raw: Raw | None) -> None:
         found = identity_of_secret(raw) if raw is not None else None

@@ -4,6 +4,7 @@ Fed from the store as it changes (`memory`), so that a node that was deleted a m
 
     joined      the certificates that a Node's annotation `muster.dev/joined` lists; deleting the Node takes them away
     domains     the parties that exist, by uid: a node's certificate ends with the party that it was made for
+    ranges      the pod addresses (`spec.podCIDR`) that each Node has
     pods        (namespace, name) by node, kept without decoding anything
     named       the Secrets and ConfigMaps that a pod names, found out when a node first asks, and kept while the pod is there
 
@@ -12,6 +13,8 @@ Concurrency: on the event loop, no locks. Invariant: what is not known here is n
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -19,6 +22,7 @@ import msgspec
 
 from muster.objects.labels import Muster
 from muster.objects.meta import annotations_of, name_of, uid_of
+from muster.objects.rules.report import obj
 from muster.objects.status import Cause, NotFound, Raw, Unauthorized
 from muster.store.embedded import EmbeddedStore
 from muster.store.embedded.records import Key, Record
@@ -34,6 +38,7 @@ SERIALS_MAX: Final = 2
 """Certificates of one node that are good at a time: the present one, and the one that was renewed last."""
 _OVER: Final = ("Succeeded", "Failed")
 
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Named = frozenset[tuple[str, str]]
 """(`secrets` or `configmaps`, name)."""
 
@@ -72,12 +77,24 @@ def party_of(groups: Sequence[str]) -> str:
     return next((group.removeprefix(PARTY_GROUP_PREFIX) for group in groups if group.startswith(PARTY_GROUP_PREFIX)), "")
 
 
+def ranges_of(spec: Raw) -> tuple[Network, ...]:
+    """The pod addresses that a Node has; what is none is left out."""
+    listed = spec.get("podCIDRs")
+    found: list[Network] = []
+    for text in dict.fromkeys([spec.get("podCIDR"), *(listed if isinstance(listed, list) else ())]):
+        if isinstance(text, str) and text:
+            with contextlib.suppress(ValueError):
+                found.append(ipaddress.ip_network(text, strict=False))
+    return tuple(found)
+
+
 class NodeIndex:
     """See the module."""
 
     def __init__(self, store: EmbeddedStore) -> None:
         self._store = store
         self._joined: dict[str, Joined] = {}
+        self._ranges: dict[str, tuple[Network, ...]] = {}
         self._domains: dict[str, str] = {}
         self._node_of: dict[Key, str] = {}
         self._pods: dict[str, set[Key]] = {}
@@ -90,6 +107,9 @@ class NodeIndex:
 
     def apply_node(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         name = name_of(raw)
+        self._ranges.pop(name, None)
+        if not deleted and (ranges := ranges_of(obj(raw, "spec"))):
+            self._ranges[name] = ranges
         before, now = self._joined.get(name), None if deleted else joined_of(raw)
         if now == before:
             return
@@ -135,6 +155,11 @@ class NodeIndex:
 
     def joined(self, node: str) -> Joined | None:
         return self._joined.get(node)
+
+    def neighbour_in(self, network: Network, node: str) -> str:
+        """Another node than this one that has pod addresses in the range; "" when there is none."""
+        taken = ((name, one) for name, ranges in self._ranges.items() for one in ranges if name != node)
+        return next((name for name, one in taken if one.version == network.version and one.overlaps(network)), "")
 
     def domain_uid(self, domain: str) -> str:
         return self._domains.get(domain, "")

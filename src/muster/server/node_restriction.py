@@ -3,7 +3,8 @@
 The rule of thumb: a node may report, and may keep work away; it may not draw work to itself, and not touch what others decide.
 
 - Node: its own. Labels and the taint of its party are as its certificate says. It may add taints and cordon itself, not take
-  away either. Labels and annotations of Muster's and Kuscia's are an administrator's, but for those that the agent writes.
+  away either, and take a free part of the pods' addresses, once. Labels and annotations of Muster's and Kuscia's are an
+  administrator's, but for those that the agent writes.
 - Pod: bound to it; its status, and the annotations in which agents report. Nothing else, no new ones.
 - Lease, NodeMetric, Device: of its own name.
 - Event: about its own Node, or a pod that is bound to it.
@@ -15,6 +16,7 @@ Concurrency: on the event loop, memory only; stateless.
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -25,7 +27,7 @@ from muster.objects.rules.report import obj, text
 from muster.objects.status import Raw
 from muster.server.admission import Hook, refused
 from muster.server.node_access import OWN_BY_NAME
-from muster.server.node_index import NodeIndex, node_of_user, party_of
+from muster.server.node_index import NodeIndex, node_of_user, party_of, ranges_of
 from muster.store.embedded.admission import AdmissionRequest
 
 POD_ANNOTATIONS: Final = frozenset({Muster.PROGRESS, Muster.RECORDS, Muster.TRAFFIC})
@@ -38,11 +40,14 @@ _AGENT_LABELS: Final = frozenset({Muster.AGENT, KusciaLabel.NODE_RUNTIME})
 _AGENT_ANNOTATION_PREFIX: Final = "muster.dev/agent"
 _VOLATILE: Final = frozenset({"resourceVersion", "managedFields", "generation"})
 _FREE_SPEC: Final = frozenset({"taints", "unschedulable", "providerID"})
+_RANGE_SPEC: Final = frozenset({"podCIDR", "podCIDRs"})
 
 
 class NodeRestriction(Hook):
-    def __init__(self, nodes: NodeIndex) -> None:
+    def __init__(self, nodes: NodeIndex, pod_range: str = "") -> None:
+        """`pod_range`: of which nodes may take a part for their pods by themselves; none without it."""
         self._nodes = nodes
+        self._pod_range = ipaddress.ip_network(pod_range) if pod_range else None
 
     async def validate(self, request: AdmissionRequest) -> None:
         actor = request.actor
@@ -81,9 +86,34 @@ class NodeRestriction(Hook):
         _check_labels(request, party, labels_of(new), labels_of(old))
         _check_annotations(request, annotations_of(new), annotations_of(old))
         _check_spec(request, party, obj(new, "spec"), obj(old, "spec"))
+        self._check_range(request, node, obj(new, "spec"), obj(old, "spec"))
         for field in ("ownerReferences", "finalizers"):
             if obj(new, "metadata").get(field) != obj(old, "metadata").get(field):
                 raise refused(request, f"a node may not change metadata.{field}")
+
+    def _check_range(self, request: AdmissionRequest, node: str, new: Raw, old: Raw) -> None:
+        """A node that has no pod addresses may take some: others route to it what is sent there, so only such as are meant for
+        pods, and are nobody's."""
+        if all(new.get(key) == old.get(key) for key in _RANGE_SPEC):
+            return
+        wanted, ranges = new.get("podCIDR"), ranges_of(new)
+        where = f"spec.podCIDR: {wanted!r:.80}"
+        if ranges_of(old):
+            raise refused(request, f"{where}: it is {old.get('podCIDR')!r:.80} and stays so")
+        if len(ranges) != 1 or not isinstance(wanted, str) or new.get("podCIDRs") not in (None, [wanted]):
+            raise refused(request, f"{where}: one network such as 10.244.7.0/24, and podCIDRs the same")
+        may = f'an administrator may set it: kubectl patch node {node} -p \'{{"spec":{{"podCIDR":"{ranges[0]}"}}}}\''
+        whole, network = self._pod_range, ranges[0]
+        if (
+            whole is None
+            or network.version != whole.version
+            or network.prefixlen <= whole.prefixlen
+            or not whole.overlaps(network)
+        ):
+            inside = f"not a part of {whole}, which is for pods" if whole is not None else "a node may not change it"
+            raise refused(request, f"{where}: {inside}; leave it out, or {may}")
+        if other := self._nodes.neighbour_in(network, node):
+            raise refused(request, f"{where}: node {other} has addresses in it; choose another, or leave it out")
 
     # --- events
 
@@ -156,7 +186,7 @@ def _check_annotations(request: AdmissionRequest, new: Mapping[str, str], old: M
 
 
 def _check_spec(request: AdmissionRequest, party: str, new: Raw, old: Raw) -> None:
-    for key in {*new, *old} - _FREE_SPEC:
+    for key in {*new, *old} - _FREE_SPEC - _RANGE_SPEC:
         if new.get(key) != old.get(key):
             raise refused(request, f"spec.{key}: {new.get(key)!r:.80}: a node may not change it")
     if old.get("providerID") not in (None, "", new.get("providerID")):

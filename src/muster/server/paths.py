@@ -36,7 +36,8 @@ class RequestInfo(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = ""
     name: str = ""
     field_selector: str = ""
-    """Of lists and watches, as the client wrote it."""
+    label_selector: str = ""
+    """Of lists and watches, as the client wrote them."""
 
     @property
     def qualified(self) -> str:
@@ -54,7 +55,13 @@ class RequestInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def request_info(
-    method: str, raw_path: bytes, *, is_watch: bool = False, only_name: str = "", field_selector: str = ""
+    method: str,
+    raw_path: bytes,
+    *,
+    is_watch: bool = False,
+    only_name: str = "",
+    field_selector: str = "",
+    label_selector: str = "",
 ) -> RequestInfo:
     """Read `raw_path` (still percent-encoded). `only_name` is the name that a `metadata.name=` field selector asks for.
 
@@ -105,6 +112,7 @@ def request_info(
         namespace=namespace,
         name=name,
         field_selector=field_selector,
+        label_selector=label_selector,
     )
 
 

@@ -28,7 +28,8 @@ class Attributes(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     path: str = ""
     field_selector: str = ""
-    """Of a list or watch; only what is decided about nodes looks at it."""
+    label_selector: str = ""
+    """Of a list or watch; only what is decided about nodes, and about people's own work, looks at them."""
 
     @property
     def is_resource(self) -> bool:

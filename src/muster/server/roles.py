@@ -49,6 +49,7 @@ def default_roles(catalog: Catalog) -> list[Raw]:
                 _rule(["authentication.k8s.io"], ["selfsubjectreviews"], ["create"]),
                 # What is asked about is checked there, against the work itself.
                 {"nonResourceURLs": ["/muster/v1/explain", "/muster/v1/explain/*"], "verbs": ["get", "post"]},
+                {"nonResourceURLs": ["/muster/v1/queues", "/muster/v1/queues/*", "/muster/v1/jobs/*"], "verbs": ["get"]},
             ],
         ),
         _role("system:discovery", [{"nonResourceURLs": _DISCOVERY, "verbs": ["get", "head"]}]),
@@ -110,6 +111,14 @@ def _muster_roles(catalog: Catalog) -> list[Raw]:
                 _rule(["apiextensions.k8s.io"], ["customresourcedefinitions"], _READ),
                 leases,
                 events,
+            ],
+        ),
+        # For people with a User object: they see and stop their own work without any role, see `user_access`.
+        _role(
+            "muster:submitter",
+            [
+                _rule(["muster.dev"], ["jobs"], ["create"]),
+                _rule(["kuscia.secretflow"], ["kusciajobs"], ["create"]),
             ],
         ),
         # For agents that have an account of their own instead of a certificate: nobody has it unless an administrator binds

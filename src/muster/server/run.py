@@ -25,6 +25,7 @@ from pathlib import Path
 from starlette.routing import BaseRoute
 
 from muster.client.kubeconfig_file import write_kubeconfig
+from muster.objects.status import Raw
 from muster.server.admission import builtin_hooks
 from muster.server.app import App
 from muster.server.audit import AuditLog
@@ -37,6 +38,7 @@ from muster.server.flow import Flow
 from muster.server.handlers import ResourceHandlers
 from muster.server.joining import Joining
 from muster.server.kubelet_proxy import NodeLogs
+from muster.server.limits_admission import SubmissionLimits, manages_users
 from muster.server.listener import Listener
 from muster.server.logs import logger
 from muster.server.memory import Memory
@@ -45,10 +47,12 @@ from muster.server.node_access import NodeAccess
 from muster.server.node_index import NODE_USER_PREFIX
 from muster.server.node_restriction import NodeDeletion, NodeRestriction
 from muster.server.pki import Pki
+from muster.server.queue_acts import QueueActs, by_rbac
 from muster.server.reviews import Reviews
 from muster.server.routes import Routes
 from muster.server.subresources import Subresources
 from muster.server.tokens import TOKEN_PREFIX, new_token, token_hash
+from muster.server.user_access import UserAccess
 from muster.store.embedded import EmbeddedStore
 from muster.store.embedded.admission import Admission, Admissions
 from muster.store.embedded.metrics import StoreCollector
@@ -69,6 +73,9 @@ class Server:
         self.extra_routes: list[BaseRoute] = []
         self.extra_hooks: list[Admission] = []
         self.checks: dict[str, Callable[[], str]] = {}
+        self.pod_range = ""
+        """Of which nodes that joined may take a part for their pods, set before `start`; none when empty."""
+        self.audit_listener: Callable[[Raw], None] | None = None
         self.metrics = Metrics(config.limits)
         self.store: EmbeddedStore
         self.handlers: ResourceHandlers
@@ -128,15 +135,18 @@ class Server:
         self.store = await EmbeddedStore.open(config.store_dir, clock=config.clock, entropy=self._entropy, admission=hooks)
         self._undo.push_async_callback(self.store.close)
         self.pki = await asyncio.to_thread(Pki.ensure, config.pki_dir, config.clock, self._certificate_names())
-        self.memory = Memory(self.store)
+        self.memory = Memory(self.store, config.clock)
         self.memory.start()
-        authorizer = Authorizer(self.memory.rbac, [NodeAccess(self.memory.nodes)])
+        authorizer = Authorizer(self.memory.rbac, [NodeAccess(self.memory.nodes), UserAccess(self.memory.people)])
         hooks.hooks += [
             *builtin_hooks(authorizer, self.memory.priorities, self.memory.has_account),
-            NodeRestriction(self.memory.nodes),
+            NodeRestriction(self.memory.nodes, self.pod_range),
             NodeDeletion(self.memory.nodes),
             BandwidthFits(self.memory.capacities),
+            QueueActs(by_rbac(authorizer), config.clock),
             *self.extra_hooks,
+            # The last to judge: what it accepts counts from then on.
+            SubmissionLimits(self.memory.people, manages_users(Authorizer(self.memory.rbac))),
         ]
         await bootstrap(self.store)
         token = await self._admin_token()
@@ -212,6 +222,7 @@ class Server:
         if not self.config.audit_enabled:
             return None
         audit = AuditLog(self.config.audit_path, self.config.limits)
+        audit.listener = self.audit_listener
         audit.open()
         self._undo.push_async_callback(audit.close)
         self.metrics.audit_dropped.set_function(lambda: audit.dropped)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from muster.cli.framework import State, command, state_of
+from muster.cli.history_options import HistoryOptions, history_options
 from muster.cli.options import (
     Target,
     log_level_option,
@@ -87,6 +88,7 @@ def _shown(host: str) -> str:
 @click.option("--without", metavar="PART,...", multiple=True, help="Parts to leave out: webhooks, or a controller by name.")
 @scheduler_config_option
 @workload_approval_option
+@history_options("a directory that outlives the process, or the URL of an object store.  [default: none]")
 @log_level_option
 @target_options(namespace=False)
 @click.pass_context
@@ -101,6 +103,7 @@ def controller(
     without: tuple[str, ...],
     scheduler_config: Path | None,
     workload_approval: bool,
+    history: HistoryOptions,
     log_level: str,
 ) -> None:
     """Run Muster's controllers against a Kubernetes cluster, with leader election and admission webhooks.
@@ -130,5 +133,6 @@ def controller(
         left_out=tuple(left_out),
         scheduler_config=read_scheduler_config(scheduler_config),
         workload_approval=workload_approval,
+        history=history.at_or(None),
     )
     run_foreground(lambda stop: _serve(target, state, options, stop))

@@ -13,6 +13,7 @@ import click
 from muster.cli.errors import CliError, ExitCode
 from muster.cli.framework import command
 from muster.cli.options import data_dir_option
+from muster.objects.words import counted
 
 
 def stop(data_dir: Path, timeout_s: float, *, force: bool) -> str:
@@ -97,8 +98,8 @@ def down(data_dir: Path, timeout_s: float, force: bool, tasks: bool) -> None:
     if tasks:
         click.echo(end_tasks(data_dir, timeout_s))
     elif was_up and (running := still_running(data_dir)):
-        tasks_of = "the tasks of 1 pod go" if running == 1 else f"the tasks of {running} pods go"
-        click.echo(f"{tasks_of} on, and the next 'muster up' takes them back; 'muster down --tasks' ends them")
+        left = f"the tasks of {counted(running, 'pod')} go on"
+        click.echo(f"{left}, and the next 'muster up' takes them back; 'muster down --tasks' ends them")
 
 
 def still_running(data_dir: Path) -> int:

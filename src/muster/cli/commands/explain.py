@@ -45,9 +45,9 @@ class Asking:
     async def about(self, resource: Resource, name: str) -> list[Raw]:
         if resource.kind == "KusciaJob":
             return await self._about_tasks(name)
-        return await self._about(resource.kind, self._s.namespace, name)
+        return await self.named(resource.kind, self._s.namespace, name)
 
-    async def _about(self, kind: str, namespace: str, name: str) -> list[Raw]:
+    async def named(self, kind: str, namespace: str, name: str) -> list[Raw]:
         key = f"{kind}/{namespace}/{name}"
         return await self._ask({"key": key}, {"questionObjectKey": key}, namespace, key)
 
@@ -60,7 +60,7 @@ class Asking:
         if not chosen:
             why = f"{tree.reason}: {tree.message}" if tree.reason else tree.message or "nothing of it waits to be placed"
             raise CliError(f"no task of it is with the scheduler; its phase is {tree.outcome or tree.phase or 'empty'}: {why}")
-        return [answer for task in chosen for answer in await self._about("KusciaTask", tree.namespace, task)]
+        return [answer for task in chosen for answer in await self.named("KusciaTask", tree.namespace, task)]
 
     async def hypothetical(self, document: Document) -> list[Raw]:
         manifest = document.object

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from muster.objects.status import Raw
 
 
+_SAME = "; 'none' for no limit.  [default: what it asks for]"
+
+
 async def _run(target: Target, state: State, manifest: Raw, *, detach: bool, dry_run: bool, output: str | None) -> int:
     from muster.cli.running import Following
     from muster.cli.session import session
@@ -59,9 +62,10 @@ def _print(job: Raw, output: str | None, said: str) -> None:
 
 
 def _amount(option: str, text: str) -> str:
+    from muster.cli.run_job import NO_LIMIT
     from muster.objects.quantity import Quantity
 
-    if text:
+    if text and not (option.endswith("-limit") and text == NO_LIMIT):
         try:
             Quantity.parse(text)
         except ValueError as error:
@@ -69,9 +73,9 @@ def _amount(option: str, text: str) -> str:
     return text
 
 
-def _rate(text: str) -> str:
+def _rate(option: str, text: str) -> str:
     if text.isdecimal():
-        raise UsageError(f"--bandwidth '{text}': in which unit? as in {text}Mbps")
+        raise UsageError(f"{option} '{text}': in which unit? as in {text}Mbps")
     return text
 
 
@@ -91,10 +95,13 @@ def _deadline(text: str) -> str:
 @click.option("--name", default="", metavar="NAME", help="Name of the job.  [default: made from the command]")
 @click.option("--image", default="", help="Image to run it in; without one it runs as a process of the node.")
 @click.option("--replicas", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Copies that start together.")
-@click.option("--cpu", default="", metavar="AMOUNT", help="CPUs for each replica, as in 2 or 500m.")
-@click.option("--memory", default="", metavar="AMOUNT", help="Memory for each replica, as in 4Gi.")
+@click.option("--cpu", default="", metavar="AMOUNT", help="CPUs promised to each replica, as in 2 or 500m.")
+@click.option("--memory", default="", metavar="AMOUNT", help="Memory promised to each replica, as in 4Gi.")
 @click.option("--gpu", type=click.IntRange(0, 1024), default=0, metavar="N", help="GPUs (nvidia.com/gpu) for each replica.")
-@click.option("--bandwidth", default="", metavar="RATE", help="Network bandwidth for each replica, as in 200Mbps.")
+@click.option("--bandwidth", default="", metavar="RATE", help="Network bandwidth promised to each replica, as in 200Mbps.")
+@click.option("--cpu-limit", default="", metavar="AMOUNT", help=f"Most CPUs of a replica{_SAME}")
+@click.option("--memory-limit", default="", metavar="AMOUNT", help=f"Above so much memory a replica is ended{_SAME}")
+@click.option("--bandwidth-limit", default="", metavar="RATE", help=f"Most bandwidth of a replica{_SAME}")
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="Environment variable. May be given several times.")
 @click.option("--workdir", default="", metavar="DIR", help="Directory in which the command runs.")
 @click.option("--node-selector", multiple=True, metavar="LABEL=VALUE", help="Only nodes that have this label.")
@@ -149,7 +156,10 @@ def run(
             command=words,
             cpu=_amount("--cpu", given.pop("cpu")),
             memory=_amount("--memory", given.pop("memory")),
-            bandwidth=_rate(given.pop("bandwidth")),
+            bandwidth=_rate("--bandwidth", given.pop("bandwidth")),
+            cpu_limit=_amount("--cpu-limit", given.pop("cpu_limit")),
+            memory_limit=_amount("--memory-limit", given.pop("memory_limit")),
+            bandwidth_limit=_rate("--bandwidth-limit", given.pop("bandwidth_limit")),
             env=pairs(given.pop("env"), "--env"),
             node_selector=pairs(given.pop("node_selector"), "--node-selector"),
             attributes=pairs(given.pop("attribute"), "--attribute"),

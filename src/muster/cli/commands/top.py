@@ -24,7 +24,10 @@ _NOTHING = {
 @click.group(
     "top",
     cls=LazyGroup,
-    entries={"bandwidth": Entry(__name__, "bandwidth", "Network bandwidth: capacity, reserved, free and measured use.")},
+    entries={
+        "nodes": Entry(__name__, "nodes", "Nodes: capacity, requested, free and measured use of each resource."),
+        "bandwidth": Entry(__name__, "bandwidth", "Network bandwidth: capacity, reserved, free and measured use."),
+    },
     short_help="Show what is held and used.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -85,6 +88,43 @@ async def _bandwidth(target: Target, state: State, by: str, namespace: str, outp
         emit(_table(by, rows))
 
 
+async def _nodes(target: Target, state: State, names: tuple[str, ...], is_all: bool, output: str | None) -> None:
+    import msgspec
+
+    from muster.cli.bandwidth_use import BandwidthUse, Objects
+    from muster.cli.errors import CliError, ExitCode
+    from muster.cli.node_use import by_node
+    from muster.cli.output import emit, render_value, simple_table
+    from muster.cli.session import session, warn
+    from muster.objects.amounts import unit_of
+    from muster.objects.reasons import format_amount
+
+    async with session(target, state) as s:
+        objects = Objects(
+            nodes=await _all(s, "", "Node"),
+            pods=await _all(s, "", "Pod"),
+            metrics=await _all(s, "slo.koordinator.sh", "NodeMetric", is_optional=True),
+        )
+    use = BandwidthUse(objects)
+    for problem in use.problems:
+        warn(problem)
+    if unknown := [name for name in names if name not in use.state.nodes.slots]:
+        raise CliError(f"Node {unknown[0]}: there is no node of that name; 'muster get nodes' lists them", ExitCode.NOT_FOUND)
+    rows = by_node(use, names, is_all=is_all)
+    if output:
+        emit(render_value({"items": msgspec.to_builtins(rows)}, output))
+    elif not rows:
+        click.echo(_NOTHING["node"], err=True)
+    else:
+        lines = []
+        for row in rows:
+            amounts = (row.capacity, row.requested, row.free, row.used)
+            shown = (None if amount is None else format_amount(amount, unit_of(row.resource)) for amount in amounts)
+            share = None if row.used_share is None else f"{row.used_share:.0%}"
+            lines.append((row.node, row.resource, *shown, share))
+        emit(simple_table(["NODE", "RESOURCE", "CAPACITY", "REQUESTED", "FREE", "USED", "USED%"], lines))
+
+
 def _table(by: str, rows: list[Any]) -> str:
     from muster.cli.output import simple_table
     from muster.objects.bandwidth import format_bandwidth as shown
@@ -127,3 +167,20 @@ def bandwidth(ctx: click.Context, *, target: Target, by: str, output: str | None
     from muster.cli.session import run
 
     run(_bandwidth(target, state_of(ctx), by, target.namespace or "", output))
+
+
+@command("nodes", "Nodes: capacity, requested, free and measured use of each resource.")
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option("--all", "is_all", is_flag=True, help="Also ephemeral storage and places for pods.")
+@machine_output
+@target_options(namespace=False)
+@click.pass_context
+def nodes(ctx: click.Context, *, target: Target, names: tuple[str, ...], is_all: bool, output: str | None) -> None:
+    """Show what each node offers to pods, what they have requested of it, what is free, and what is measured to be used.
+
+    Requested is counted as the scheduler counts it. Used comes from NodeMetric objects, and is that of the whole node; it is
+    <none> where no agent reports it. Devices are shown where a node has some.
+    """
+    from muster.cli.session import run
+
+    run(_nodes(target, state_of(ctx), names, is_all, output))

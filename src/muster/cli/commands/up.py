@@ -10,7 +10,9 @@ import click
 from muster.cli import parts
 from muster.cli.errors import CliError, UsageError
 from muster.cli.framework import command, state_of
+from muster.cli.history_options import HistoryOptions, history_options
 from muster.cli.options import data_dir_option, log_level_option, scheduler_config_option, workload_approval_option
+from muster.objects.words import counted
 
 if TYPE_CHECKING:
     from muster.cli.foreground import Stop
@@ -30,7 +32,7 @@ async def _serve(local: Local, stop: Stop) -> None:
         await local.stop()
         if local.tasks_left:
             click.echo(
-                f"{local.tasks_left} pods go on without it and are taken back by the next start; "
+                f"the tasks of {counted(local.tasks_left, 'pod')} go on without it and are taken back by the next start; "
                 "'muster down --tasks' ends them",
                 err=True,
             )
@@ -100,6 +102,7 @@ def _announce(local: Local) -> None:
 )
 @scheduler_config_option
 @workload_approval_option
+@history_options("none for no history.  [default: history in the data directory]")
 @log_level_option
 @click.pass_context
 def up(
@@ -113,6 +116,7 @@ def up(
     agents: tuple[str, ...],
     scheduler_config: Path | None,
     workload_approval: bool,
+    history: HistoryOptions,
     log_level: str,
 ) -> None:
     """Run Muster on this machine, in the foreground: the Kubernetes-style API on its own store, the controllers, and agents
@@ -151,6 +155,7 @@ def up(
             simulated=simulated,
             agents=wanted_agents,
             log_level=log_level,
+            history=history.at_or(data_dir / "history"),
         )
         await _serve(local, stop)
 

@@ -1,0 +1,128 @@
+"""`muster eta`: when a job will start, or would start with another size, or if it were sent now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote
+
+import click
+
+from muster.cli.errors import CliError, ExitCode, UsageError
+from muster.cli.framework import State, command, state_of
+from muster.cli.job_options import complete_job
+from muster.cli.options import Target, file_options, machine_output, target_options
+
+if TYPE_CHECKING:
+    from muster.cli.session import Failures, Session
+    from muster.objects.status import Raw
+
+PATH = "/muster/v1/eta"
+TASKS_MAX = 20
+
+
+class _Asked(NamedTuple):
+    """What the command line says."""
+
+    name: str
+    filenames: tuple[str, ...]
+    recursive: bool
+    gpus: tuple[int, ...]
+    output: str | None
+
+
+async def _eta(target: Target, state: State, asked: _Asked) -> ExitCode:
+    from muster.cli.asking import is_own
+    from muster.cli.eta_view import eta_lines
+    from muster.cli.output import emit, render_value
+    from muster.cli.session import Failures, session
+    from muster.objects.time import wall_clock
+
+    failures = Failures()
+    async with session(target, state) as s:
+        if not await is_own(s.client):
+            raise CliError(
+                "this server is not Muster's own, and can't be asked; of a Job that waits, `muster get jobs.muster.dev NAME -o "
+                "yaml` shows status.startEstimate"
+            )
+        found = await _by_name(s, asked) if asked.name else await _by_file(s, asked, failures)
+    if asked.output:
+        emit(render_value({"items": [{"subject": subject, **answer} for subject, answer in found]}, asked.output))
+    else:
+        for subject, answer in found:
+            emit("\n".join(eta_lines(subject, answer, float(answer.get("now") or wall_clock()))))
+    return failures.exit_code
+
+
+async def _by_name(s: Session, asked: _Asked) -> list[tuple[str, Raw]]:
+    from muster.cli.asking import ask
+    from muster.client.jobs import Jobs
+    from muster.objects.meta import name_of, namespace_of
+
+    jobs = Jobs(s.client, namespace=s.namespace)
+    job = await jobs.get(asked.name)
+    works = [("Job", namespace_of(job), name_of(job))]
+    if job["kind"] != "Job":
+        tree = await jobs.tree(f"KusciaJob/{name_of(job)}")
+        chosen = [task.task_id for task in tree.tasks if task.phase in ("Pending", "Running") and task.task_id][:TASKS_MAX]
+        works = [("KusciaTask", tree.namespace, task) for task in chosen]
+    found = []
+    for kind, namespace, word in works:
+        path = f"/muster/v1/jobs/{quote(namespace, safe='')}/{quote(word, safe='')}/eta"
+        params = [("kind", kind), *(("gpus", str(one)) for one in asked.gpus)]
+        found.append((f"{kind} {namespace}/{word}", await ask(s.client, path, params)))
+    return found
+
+
+async def _by_file(s: Session, asked: _Asked, failures: Failures) -> list[tuple[str, Raw]]:
+    import msgspec
+
+    from muster.cli.files import Document, read_manifests
+    from muster.cli.session import each
+
+    manifests = read_manifests(asked.filenames, recursive=asked.recursive)
+    for problem in manifests.problems:
+        failures.add(CliError(problem))
+    found: list[tuple[str, Raw]] = []
+
+    async def one(document: Document) -> None:
+        body: Raw = {"manifest": document.object, "namespace": s.namespace, "gpus": list(asked.gpus)}
+        answer = await s.client.request("POST", PATH, body=body)
+        found.append((document.where, msgspec.json.decode(answer.body)))
+
+    await each(manifests.documents, one, failures, lambda document: document.where)
+    return found
+
+
+@command("eta", "Say when a job will start, or would if it were sent now or were smaller.")
+@click.argument("name", metavar="[[KIND/]NAME]", required=False, default="", shell_complete=complete_job)
+@file_options("Manifest of work that need not exist: it is forecast, and nothing is stored")
+@click.option(
+    "--gpus",
+    metavar="N",
+    multiple=True,
+    type=click.IntRange(min=1, max=100_000),
+    help="Also say when it would start with so many GPUs, other resources in proportion. May be given several times.",
+)
+@machine_output
+@target_options()
+@click.pass_context
+def eta(
+    ctx: click.Context,
+    *,
+    target: Target,
+    name: str,
+    filenames: tuple[str, ...],
+    recursive: bool,
+    gpus: tuple[int, ...],
+    output: str | None,
+) -> None:
+    """Say when a job will start: an interval, how sure it is, and what that rests on.
+
+    With --gpus: when it would start with another number of GPUs. With -f: when work that is not there would start if it were
+    sent now.
+    """
+    from muster.cli.session import run
+
+    if bool(name) == bool(filenames):
+        raise UsageError("name a job, or give a manifest with -f: muster eta train; muster eta -f job.yaml")
+    ctx.exit(run(_eta(target, state_of(ctx), _Asked(name, filenames, recursive, gpus, output))))

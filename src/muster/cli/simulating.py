@@ -1,0 +1,173 @@
+"""What `muster simulate` and `muster what-if` share: their options' values, progress, and what they print and write.
+
+Single-threaded; blocks for as long as a simulation takes.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from muster.cli.errors import CliError, ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from muster.history.recorder import Recorder
+    from muster.sim.reports import Named
+    from muster.sim.trace_cluster import Placement, TraceCluster
+    from muster.sim.trace_policy import PolicySet
+    from muster.sim.trace_run import Outcome, Progress
+
+SAYS_EVERY_S = 1.0
+T = TypeVar("T")
+
+
+def read_or_fail(read: Callable[[], T]) -> T:
+    """What `read` gives; whatever is wrong with a file or a value becomes one line that says so."""
+    from muster.engine.configuration import ConfigurationInvalid
+    from muster.sim.clock import SimulationError
+    from muster.sim.trace_formats import TraceError
+    from muster.sim.trace_policy import PolicyError
+
+    try:
+        return read()
+    except FileNotFoundError as error:
+        raise CliError(f"{error.filename}: no such file", ExitCode.NOT_FOUND) from error
+    except (TraceError, PolicyError, SimulationError) as error:
+        raise CliError(str(error)) from error
+    except ConfigurationInvalid as error:
+        raise CliError("; ".join(error.errors)) from error
+
+
+def read_cluster(cluster: str | None, nodes: Path | None, placement: Placement) -> TraceCluster:
+    from muster.sim.trace_cluster import parse_cluster, read_nodes
+
+    if (cluster is None) == (nodes is None):
+        raise UsageError("give the cluster: either --cluster NODESxGPUS or --nodes FILE")
+    if nodes is not None:
+        return read_or_fail(lambda: read_nodes(nodes, placement))
+    assert cluster is not None
+    return read_or_fail(lambda: parse_cluster(cluster, placement))
+
+
+def read_policies(names: Sequence[str]) -> list[PolicySet]:
+    """Each once by its name, so that the columns of a table can be told apart."""
+    import msgspec
+
+    from muster.sim.trace_policy import load_policy
+
+    found: list[PolicySet] = []
+    for name in names:
+        policy = read_or_fail(lambda name=name: load_policy(name))  # type: ignore[misc]
+        taken = {one.name for one in found}
+        if policy.name in taken:
+            policy = msgspec.structs.replace(policy, name=f"{policy.name} ({name})")
+        found.append(policy)
+    return found
+
+
+def read_configuration(path: Path | None) -> Mapping[str, Any] | None:
+    """A scheduler's configuration, checked; None when there is none."""
+    if path is None:
+        return None
+    from muster.engine.configuration import load
+    from muster.engine.registry import discover
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise CliError(f"{path}: not UTF-8 at byte {error.start + 1}") from error
+    return read_or_fail(lambda: load(text, discover()).raw)
+
+
+@contextmanager
+def recorder_at(place: Path | None) -> Iterator[Recorder | None]:
+    """A recorder that writes a decision log into a new or empty directory; None for None."""
+    if place is None:
+        yield None
+        return
+    from muster.history.recorder import Recorder
+    from muster.history.stores import DirectoryStore
+    from muster.sim.clock import START_S
+
+    if place.exists() and any(place.iterdir()):
+        raise CliError(f"{place}: is not empty; a log of a simulation has a directory of its own")
+    place.mkdir(parents=True, exist_ok=True)
+    recorder = Recorder(DirectoryStore(place), clock=lambda: START_S)
+    try:
+        yield recorder
+    finally:
+        recorder.close()
+    if recorder.trouble:
+        raise CliError(f"{place}: the log is not whole: {recorder.trouble}")
+
+
+def timed(name: str, run: Callable[[Progress], Outcome]) -> Named:
+    """Run a simulation and time it; a long one says how far it is, on a terminal."""
+    from muster.sim.reports import Named
+
+    is_shown = sys.stderr.isatty()
+    began = last = time.perf_counter()
+    has_said = False
+
+    def progress(done: int, total: int, _now: float) -> None:
+        nonlocal last, has_said
+        if is_shown and time.perf_counter() - last >= SAYS_EVERY_S:
+            last, has_said = time.perf_counter(), True
+            click.echo(f"\r{name}: {done:,} of {total:,} jobs ended \x1b[K", err=True, nl=False)
+
+    try:
+        outcome = read_or_fail(lambda: run(progress))
+    finally:
+        if has_said:
+            click.echo("\r\x1b[K", err=True, nl=False)
+    return Named(name, outcome, time.perf_counter() - began)
+
+
+def show(runs: Sequence[Named], *, as_json: bool, labels: Sequence[Mapping[str, Any]]) -> None:
+    """The figures: a table, or a JSON line for each run that begins with its `labels`."""
+    import msgspec
+
+    from muster.cli import output as out
+    from muster.sim.reports import table
+
+    if as_json:
+        lines = [dict(label) | msgspec.to_builtins(run.figures) for label, run in zip(labels, runs, strict=True)]
+        out.emit("\n".join(out.to_compact(line) for line in lines))
+        return
+    headers, rows = table(runs)
+    out.emit(out.simple_table(headers, rows))
+
+
+def write(report: Path | None, plots: Path | None, title: str, runs: Sequence[Named], notes: Sequence[str]) -> None:
+    """The report as one HTML file, and its plots as SVG files."""
+    from muster.sim.reports import figure_plots, html_report
+
+    if report is not None:
+        report.write_text(html_report(title, runs, notes), encoding="utf-8")
+        click.echo(f"wrote {report}", err=True)
+    if plots is not None:
+        plots.mkdir(parents=True, exist_ok=True)
+        for name, svg in figure_plots(runs).items():
+            (plots / f"{name}.svg").write_text(svg, encoding="utf-8")
+        click.echo(f"wrote {plots}/*.svg", err=True)
+
+
+def report_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--json`, `--report`, `--plots`."""
+    for option in (
+        click.option(
+            "--plots", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Write the plots as SVG."
+        ),
+        click.option(
+            "--report", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a report in one HTML file."
+        ),
+        click.option("--json", "as_json", is_flag=True, help="One JSON object per line on standard output."),
+    ):
+        function = option(function)
+    return function

@@ -1,0 +1,192 @@
+"""Muster's own API for the question when work will start, answered by the engine that decides, as it is now.
+
+    GET  /muster/v1/jobs/{namespace}/{name}/eta     of work that waits; `?kind=KusciaTask` for others
+    POST /muster/v1/eta                             of a manifest, `{"manifest": ..., "namespace": ...}`, if it were sent now
+
+`gpus=N` (several times; in the body a list) asks what it would be with so many GPUs instead, other resources in proportion. The
+answer is `{"items": [...]}`: first as it is, then the others, each with `start` (null where nothing can be said) and `gpus`.
+
+Everybody who is authenticated may knock (role `system:basic-user`); then it takes `get` on the work, or `create` on jobs of the
+namespace for a manifest. Nothing is stored, nothing is decided.
+
+Concurrency: on the event loop that the scheduler also uses, between two of its steps. A question plays the line forward once
+for each alternative, of which there are at most SIZES_MAX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from muster.controllers.job_work import job_work
+from muster.engine.facts import PodFacts
+from muster.engine.hypothetical import ManifestError, works_of
+from muster.engine.hypothetical import Work as Tried
+from muster.engine.machine import Engine
+from muster.engine.resources import requests_of
+from muster.engine.work import Work, work_of
+from muster.objects.bandwidth_demands import FindImage
+from muster.objects.kinds.muster_jobs import Job
+from muster.objects.status import BadRequest, Cause, Invalid, NotFound, Raw, ServiceUnavailable
+from muster.objects.view import view_of
+from muster.policy.eta import Start
+from muster.policy.order import PolicyOrder
+from muster.server.explaining import object_of, read_body, require
+from muster.server.queueing import JOBS_PATH, KINDS
+from muster.server.rbac import Attributes
+
+PATH: Final = "/muster/v1/eta"
+SIZES_MAX: Final = 8
+GPUS_MAX: Final = 100_000
+
+
+class Forecasting:
+    """`engine` gives the scheduler's engine, None while it does not run; `find_image` the AppImages that manifests name."""
+
+    def __init__(self, engine: Callable[[], Engine | None], find_image: FindImage = lambda name: None) -> None:
+        self._engine, self._find_image = engine, find_image
+
+    def routes(self) -> list[BaseRoute]:
+        return [
+            Route(PATH, self._post, methods=["POST"]),
+            Route(JOBS_PATH + "/{namespace}/{name}/eta", self._get, methods=["GET"]),
+        ]
+
+    async def _get(self, request: Request) -> Response:
+        kind = request.query_params.get("kind", "Job")
+        if kind not in KINDS:
+            raise BadRequest(f"kind: {kind!r:.100} does not wait in queues; write one of {', '.join(KINDS)}")
+        namespace, name = request.path_params["namespace"], request.path_params["name"]
+        group, plural = KINDS[kind]
+        require(request, Attributes(verb="get", group=group, resource=plural, namespace=namespace, name=name))
+        sizes = _sizes(request.query_params.getlist("gpus"))
+        engine, order = self._asked()
+        key = f"{kind}/{namespace}/{name}"
+        unit = order.unit_of(key)
+        if unit is None:
+            raise NotFound(f"{key}: the scheduler knows no pod of it; check the name, or whether its pods were created yet")
+        return _json(about_unit(engine, order, unit, sizes))
+
+    async def _post(self, request: Request) -> Response:
+        body = object_of(await read_body(request))
+        manifest = body.get("manifest")
+        if not isinstance(manifest, dict):
+            raise BadRequest("manifest: must be an object, as in a YAML file")
+        metadata = manifest.get("metadata")
+        named = metadata.get("namespace") if isinstance(metadata, dict) else None
+        namespace = str(named or body.get("namespace") or "default")
+        require(request, Attributes(verb="create", group="muster.dev", resource="jobs", namespace=namespace))
+        given = body.get("gpus") or []
+        sizes = _sizes(given if isinstance(given, list) else [given])
+        engine, order = self._asked()
+        user = request.scope["muster.actor"].user
+        try:
+            found = works_of(manifest, namespace, find_image=self._find_image)[0]
+            work = _work(manifest, found.parts[0].pods[0], user, engine.state.now)
+            return _json(about_manifest(engine, order, found, work, sizes))
+        except ManifestError as error:
+            raise Invalid(f"the manifest can't be tried: {error}", causes=[Cause(field="", message=str(error))]) from None
+
+    def _asked(self) -> tuple[Engine, PolicyOrder]:
+        engine = self._engine()
+        if engine is None:
+            raise ServiceUnavailable("the scheduler does not run here, or not yet; try again", retry_after_s=1)
+        order = engine.order.inner if engine.order is not None else None
+        if not isinstance(order, PolicyOrder):
+            raise ServiceUnavailable("the scheduler here goes by priority and age, and foretells nothing", retry_after_s=60)
+        return engine, order
+
+
+# -- answers -------------------------------------------------------------------------------------------------------------------
+
+
+def about_unit(engine: Engine, order: PolicyOrder, unit: str, sizes: Sequence[int]) -> Raw:
+    """Of a unit that the order knows."""
+    now, table = engine.state.now, order.book.table
+    row = table.row_of[unit]
+    names = engine.state.table.names
+    request = {names[at]: int(amount) for at, amount in enumerate(table.request[:, row].tolist()) if amount and at < len(names)}
+    work = table.works[row]
+    if not table.is_waiting[row]:
+        return {"unit": unit, "state": "running", "started": float(table.started[row]), "items": []}
+    place = order.place_of(unit, now)
+    start = order.forecaster.of(unit, now)
+    items = [_item(_gpus(request), start)]
+    for size in sizes:
+        other = scaled(request, size)
+        again = msgspec.structs.replace(work, hold="")
+        items.append(_item(size, order.forecaster.asked(again, other, now, unit) if other is not None else None))
+    refused = place.refused.message if place is not None and place.refused is not None else ""
+    why = f"held: {work.hold}" if work.hold else refused
+    position = {"queue": place.queue, "position": place.position, "of": place.of} if place is not None else {}
+    return {"unit": unit, "state": "waiting", "now": now, "items": items, "refused": why, **position, **_expected(order, row)}
+
+
+def about_manifest(engine: Engine, order: PolicyOrder, found: Tried, work: Work, sizes: Sequence[int]) -> Raw:
+    """Of work that is not there. The first unit of the manifest counts: a job of several tasks begins with it."""
+    now = engine.state.now
+    pods = [pod for part in found.parts for pod in part.pods]
+    request: dict[str, int] = {}
+    for pod in pods:
+        for name, amount in requests_of(pod).amounts.items():
+            request[name] = request.get(name, 0) + amount
+    request["pods"] = len(pods)
+    items = [_item(_gpus(request), order.forecaster.asked(work, request, now))]
+    for size in sizes:
+        other = scaled(request, size)
+        items.append(_item(size, order.forecaster.asked(work, other, now) if other is not None else None))
+    expected = order.learning.predictor.predict(work, request, now) if order.learning.predictor is not None else None
+    run = {"runS": expected.run_s, "runHighS": expected.high_s, "grounds": expected.grounds} if expected is not None else {}
+    return {"unit": "", "state": "asked", "now": now, "items": items, "notes": list(found.notes), "refused": "", **run}
+
+
+def _work(manifest: Mapping[str, Any], pod: PodFacts, user: str, now: float) -> Work:
+    work = work_of(pod)
+    if manifest.get("kind") == "Job" and str(manifest.get("apiVersion", "")).startswith("muster.dev/"):
+        try:
+            work = job_work(dict(manifest), view_of(Job, dict(manifest)))
+        except (msgspec.ValidationError, ValueError) as error:
+            raise ManifestError(str(error)) from None
+    return msgspec.structs.replace(work, user=work.user or user, submitted=now, hold="")
+
+
+def scaled(request: Mapping[str, int], gpus: int) -> dict[str, int] | None:
+    """The same with so many GPUs, and all else but the number of pods in proportion; None where there are none."""
+    have = _gpus(request)
+    if not have:
+        return None
+    return {name: amount if name == "pods" else max(round(amount * gpus / have), 1) for name, amount in request.items()}
+
+
+def _gpus(request: Mapping[str, int]) -> int:
+    return sum(amount for name, amount in request.items() if name.endswith("/gpu"))
+
+
+def _item(gpus: int, start: Start | None) -> Raw:
+    return {"gpus": gpus, "start": None if start is None else msgspec.to_builtins(start)}
+
+
+def _expected(order: PolicyOrder, row: int) -> Raw:
+    expected = order.learning.of(row)
+    return {} if expected is None else {"runS": expected.run_s, "runHighS": expected.high_s, "grounds": expected.grounds}
+
+
+def _sizes(given: Sequence[object]) -> list[int]:
+    if len(given) > SIZES_MAX:
+        raise BadRequest(f"gpus: {len(given)} sizes; ask about at most {SIZES_MAX} at once")
+    found = []
+    for one in given:
+        text = str(one)
+        if isinstance(one, bool) or not (text.isascii() and text.isdecimal() and len(text) <= 6 and 1 <= int(text) <= GPUS_MAX):
+            raise BadRequest(f"gpus: {text!r:.50} is not a whole number from 1 to {GPUS_MAX}")
+        found.append(int(text))
+    return found
+
+
+def _json(body: Raw) -> Response:
+    return Response(msgspec.json.encode(body), media_type="application/json")

@@ -1,0 +1,180 @@
+"""Muster's own API for questions about queues, answered by the engine that decides, as it is now.
+
+    GET /muster/v1/queues                           every queue: what waits, runs and is held in it
+    GET /muster/v1/queues/{queue}?first=N           one queue, and the first N of its line with their factors
+    GET /muster/v1/jobs/{namespace}/{name}/place    where a job stands, and who is just before it; `?kind=KusciaTask` for others
+
+Everybody who is authenticated may knock (role `system:basic-user`); then it takes `get` on the queue, or on the job. Of work in
+a line that the caller may not `get`, only the place and the score are told: not whose it is, nor its factors.
+
+Concurrency: on the event loop that the scheduler also uses, between two of its steps. Nothing is stored, nothing is ranked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from muster.engine.machine import Engine
+from muster.objects.amounts import amount_text
+from muster.objects.reasons import Holder, Verdict
+from muster.objects.status import BadRequest, NotFound, Raw, ServiceUnavailable
+from muster.policy.holders import with_holders
+from muster.policy.places import PLACES_MAX, Line, Place, Places, hidden_to_raw, place_to_raw, places_of
+from muster.server.authorization import Authorizer, forbidden
+from muster.server.rbac import Attributes
+from muster.store.embedded.admission import Actor
+
+QUEUES_PATH: Final = "/muster/v1/queues"
+JOBS_PATH: Final = "/muster/v1/jobs"
+FIRST: Final = 50
+HIDDEN: Final = "(not yours to see)"
+KINDS: Final = {"Job": ("muster.dev", "jobs"), "KusciaTask": ("kuscia.secretflow", "kusciatasks")}
+"""What waits in queues by a name of its own: the group and plural of each kind. Of all else the pods do."""
+
+
+class Queueing:
+    """`engine` gives the scheduler's engine, None while it does not run."""
+
+    def __init__(self, engine: Callable[[], Engine | None]) -> None:
+        self._engine = engine
+
+    def routes(self) -> list[BaseRoute]:
+        return [
+            Route(QUEUES_PATH, self._queues, methods=["GET"]),
+            Route(QUEUES_PATH + "/{queue}", self._queue, methods=["GET"]),
+            Route(JOBS_PATH + "/{namespace}/{name}/place", self._place, methods=["GET"]),
+        ]
+
+    async def _queues(self, request: Request) -> Response:
+        _require(request, Attributes(verb="list", group="muster.dev", resource="queues"))
+        _, places = self._asked()
+        return _json({"items": [line_to_raw(line) for _, line in sorted(places.lines().items())]})
+
+    async def _queue(self, request: Request) -> Response:
+        name = request.path_params["queue"]
+        _require(request, Attributes(verb="get", group="muster.dev", resource="queues", name=name))
+        first = _first(request)
+        engine, places = self._asked()
+        line = places.lines().get(name)
+        if line is None:
+            raise NotFound(f"queue {name!r:.100}: there is none, and no work names it; 'muster queue' lists them")
+        show = _Sight(request)
+        found = places.places(name, engine.state.now, first)
+        return _json({**line_to_raw(line), "places": [show.place(one) for one in found]})
+
+    async def _place(self, request: Request) -> Response:
+        kind = request.query_params.get("kind", "Job")
+        if kind not in KINDS:
+            raise BadRequest(f"kind: {kind!r:.100} does not wait in queues; write one of {', '.join(KINDS)}")
+        namespace, name = request.path_params["namespace"], request.path_params["name"]
+        group, plural = KINDS[kind]
+        _require(request, Attributes(verb="get", group=group, resource=plural, namespace=namespace, name=name))
+        engine, places = self._asked()
+        key = f"{kind}/{namespace}/{name}"
+        unit = places.unit_of(key)
+        if unit is None:
+            raise NotFound(f"{key}: the scheduler knows no pod of it; check the name, or whether its pods were created yet")
+        place, ahead = places.place_of(unit, engine.state.now), places.ahead_of(unit, engine.state.now)
+        show = _Sight(request)
+        if place is not None and place.refused is not None:
+            place = msgspec.structs.replace(place, refused=show.holders(with_holders(engine.state, place.refused)))
+        return _json(
+            {
+                "unit": unit,
+                "state": _state(engine, unit),
+                "place": None if place is None else place_to_raw(place),
+                "ahead": None if ahead is None else show.place(ahead),
+            }
+        )
+
+    def _asked(self) -> tuple[Engine, Places]:
+        engine = self._engine()
+        if engine is None:
+            raise ServiceUnavailable("the scheduler does not run here, or not yet; try again", retry_after_s=1)
+        places = places_of(engine)
+        if places is None:
+            raise ServiceUnavailable("the scheduler here goes by priority and age, and has no queues", retry_after_s=60)
+        return engine, places
+
+
+class _Sight:
+    """What one caller may see of the work of others; asked once for each namespace and kind."""
+
+    def __init__(self, request: Request) -> None:
+        self._actor: Actor = request.scope["muster.actor"]
+        self._authorizer: Authorizer = request.scope["muster.authorizer"]
+        self._known: dict[tuple[str, str], bool] = {}
+
+    def place(self, place: Place) -> Raw:
+        if self._may_see(place):
+            return place_to_raw(place)
+        return hidden_to_raw(place)
+
+    def holders(self, verdict: Verdict) -> Verdict:
+        """The verdict without the names of work that the caller may not see; how much it holds is told."""
+
+        def shown(one: Holder) -> Holder:
+            return one if self._sees(one.kind, one.name) else msgspec.structs.replace(one, name=HIDDEN)
+
+        shorts = tuple(msgspec.structs.replace(short, holders=tuple(map(shown, short.holders))) for short in verdict.shortfalls)
+        return msgspec.structs.replace(verdict, shortfalls=shorts)
+
+    def _may_see(self, place: Place) -> bool:
+        kind, _, rest = (place.job or place.unit).partition("/")
+        return self._sees(kind, rest)
+
+    def _sees(self, kind: str, name: str) -> bool:
+        """`name` is `namespace/name`."""
+        key = kind, name.partition("/")[0]
+        if key not in self._known:
+            group, plural = KINDS.get(kind, ("", "pods"))
+            asked = Attributes(verb="get", group=group, resource=plural, namespace=key[1])
+            self._known[key] = self._authorizer.decide(self._actor.user, self._actor.groups, asked).allowed
+        return self._known[key]
+
+
+def _state(engine: Engine, unit: str) -> str:
+    if unit in engine.holds:
+        return "reserved"
+    return "waiting" if unit in engine.waiting.units else "running"
+
+
+def line_to_raw(line: Line) -> Raw:
+    return {
+        "queue": line.queue,
+        "waiting": line.waiting,
+        "running": line.running,
+        "held": line.held,
+        "head": line.head,
+        "waitingRequest": _texts(line.waiting_request),
+        "runningRequest": _texts(line.running_request),
+    }
+
+
+def _texts(amounts: Mapping[str, int]) -> dict[str, str]:
+    return {name: amount_text(name, amount) for name, amount in sorted(amounts.items()) if amount}
+
+
+def _json(body: Raw) -> Response:
+    return Response(msgspec.json.encode(body), media_type="application/json")
+
+
+def _first(request: Request) -> int:
+    text = request.query_params.get("first", str(FIRST))
+    if len(text) > len(str(PLACES_MAX)) or not text.isascii() or not text.isdecimal() or int(text) > PLACES_MAX:
+        raise BadRequest(f"first: {text!r:.50} is not a whole number from 0 to {PLACES_MAX}")
+    return int(text)
+
+
+def _require(request: Request, asked: Attributes) -> None:
+    """Forbidden unless whoever asks may do this."""
+    actor: Actor = request.scope["muster.actor"]
+    authorizer: Authorizer = request.scope["muster.authorizer"]
+    if not authorizer.decide(actor.user, actor.groups, asked).allowed:
+        raise forbidden(actor.user, asked)
