@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import re
@@ -106,13 +107,16 @@ def token_for(node: Node) -> str:
 @pytest.mark.slow
 def test_a_node_joins_starts_again_reloads_and_leaves(node: Node, tmp_path: Path) -> None:
     config = tmp_path / "agent.yaml"
-    config.write_text("labels: {zone: east}\nnetwork: {enabled: never}\n")
+    whole = ipaddress.IPv4Network((node.up.data_dir / "pod-range").read_text().strip())
+    cidr = list(whole.subnets(new_prefix=24))[-1]
+    config.write_text(f"labels: {{zone: east}}\nnetwork: {{enabled: never, podCIDR: {cidr}}}\n")
     args = ("--join", url_of(node.up), "--domain", "alice", "--name", "n1", "--config", str(config))
     node.start(*args, "--token", token_for(node))
     assert "node n1 of party alice is ready" in node.wait_ready()
     made = node.node("n1")
     assert made is not None
     assert made["metadata"]["labels"]["zone"] == "east"
+    assert made["spec"]["podCIDR"] == str(cidr)
     assert made["spec"]["taints"][0]["key"] == "kuscia.secretflow/agent"
     assert node.ready("n1") == ("True", "AgentReady")
 

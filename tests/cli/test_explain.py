@@ -1,4 +1,4 @@
-"""`muster explain` and `muster top bandwidth` against a real server with a real scheduler."""
+"""`muster explain` and `muster top` against a real server with a real scheduler."""
 
 from __future__ import annotations
 
@@ -152,6 +152,20 @@ status:
     assert [f"link-{namespace}"[:60], namespace, "bob", "2Gbps", "0bps", "2Gbps"] in by_link
     assert [f"link-{namespace}"[:60], "bob", namespace, "1Gbps", "0bps", "1Gbps"] in by_link
     assert muster("delete", "nodemetric", cluster).code == ExitCode.OK
+
+
+def test_top_nodes(muster: Run, cluster: str) -> None:
+    shown = muster("top", "nodes", cluster, "-o", "json")
+    rows = {row["resource"]: row for row in json.loads(shown.out)["items"]}
+    assert list(rows) == ["cpu", "memory", "bandwidth-egress", "bandwidth-ingress"]
+    egress = rows["bandwidth-egress"]
+    assert (egress["capacity"], egress["requested"], egress["free"], egress["used"]) == (10**9, 7 * 10**8, 3 * 10**8, None)
+    lines = [line.split() for line in muster("top", "nodes", "--all").out.splitlines()]
+    assert lines[0] == ["NODE", "RESOURCE", "CAPACITY", "REQUESTED", "FREE", "USED", "USED%"]
+    assert [cluster, "bandwidth-egress", "1Gbps", "700Mbps", "300Mbps", "<none>", "<none>"] in lines
+    assert {line[1] for line in lines if line[0] == cluster} >= {"pods", "ephemeral-storage"}
+    unknown = muster("top", "nodes", "nobody")
+    assert (unknown.code, "Node nobody" in unknown.err) == (ExitCode.NOT_FOUND, True)
 
 
 def test_the_status_of_an_explanation_in_words() -> None:

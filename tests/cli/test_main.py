@@ -82,7 +82,9 @@ def test_without_arguments_prints_help(capsys: pytest.CaptureFixture[str]) -> No
         pytest.param(["crds", "--nonsense"], "--nonsense", id="unknown option"),
         pytest.param(["crds", "-o", "xml"], "xml", id="bad choice"),
         pytest.param(["completion"], "bash", id="missing argument"),
-        pytest.param(["top"], "error: say what: muster top bandwidth (see 'muster top --help')", id="missing command"),
+        pytest.param(
+            ["top"], "error: say what: muster top nodes, muster top bandwidth (see 'muster top --help')", id="missing command"
+        ),
     ],
 )
 def test_usage_errors_are_one_line_and_exit_2(argv: list[str], needle: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -238,7 +238,8 @@ def test_exit_codes_and_messages(args: list[str], code: ExitCode, needle: str, m
 
 
 def test_describe_shows_conditions_and_events(muster: Run, namespace: str, local: Up) -> None:
-    muster("apply", "-n", namespace, "-f", "-", stdin=pod("a"))
+    held_back = pod("a").replace("spec: {", "spec: {schedulingGates: [{name: test}], ")  # so that nobody else writes about it
+    muster("apply", "-n", namespace, "-f", "-", stdin=held_back)
     uid = json.loads(muster("get", "pod", "a", "-n", namespace, "-o", "json").out)["metadata"]["uid"]
     event = {
         "apiVersion": "v1",

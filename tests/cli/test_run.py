@@ -38,6 +38,8 @@ def test_everything_that_can_be_said() -> None:
         memory="4Gi",
         gpu=1,
         bandwidth="200Mbps",
+        memory_limit="6Gi",
+        bandwidth_limit="none",
         env={"A": "b"},
         workdir="/app",
         queue="research",
@@ -66,7 +68,10 @@ def test_everything_that_can_be_said() -> None:
                 "workingDir": "/app",
                 "env": [{"name": "A", "value": "b"}],
                 "nodeSelector": {"gpu": "h100"},
-                "resources": {"requests": {"cpu": "2", "memory": "4Gi", "nvidia.com/gpu": "1", "bandwidth": "200Mbps"}},
+                "resources": {
+                    "requests": {"cpu": "2", "memory": "4Gi", "nvidia.com/gpu": "1", "bandwidth": "200Mbps"},
+                    "limits": {"cpu": "2", "memory": "6Gi", "nvidia.com/gpu": "1"},
+                },
             }
         ],
         "user": "ann",
@@ -82,6 +87,25 @@ def test_everything_that_can_be_said() -> None:
         "activeDeadlineSeconds": 1,
     }
     assert validate_object(JOB, {**manifest, "metadata": {**manifest["metadata"], "namespace": "default"}}) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "resources"),
+    [
+        pytest.param({"cpu": "1"}, {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}, id="what it asks for"),
+        pytest.param({"cpu": "1", "cpu_limit": "2"}, {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}, id="more"),
+        pytest.param({"cpu": "1", "cpu_limit": "none"}, {"requests": {"cpu": "1"}}, id="none"),
+        pytest.param({"memory_limit": "1Gi"}, {"limits": {"memory": "1Gi"}}, id="a limit alone"),
+        pytest.param({"memory_limit": "none"}, None, id="no limit of nothing"),
+        pytest.param(
+            {"bandwidth": "10Mbps"}, {"requests": {"bandwidth": "10Mbps"}, "limits": {"bandwidth": "10Mbps"}}, id="bandwidth"
+        ),
+    ],
+)
+def test_limits(options: dict[str, Any], resources: dict[str, Any] | None) -> None:
+    manifest = manifest_of(RunOptions(command=["true"], **options))
+    assert manifest["spec"]["roles"][0].get("resources") == resources
+    assert validate_object(JOB, {**manifest, "metadata": {"name": "x", "namespace": "default"}}) == []
 
 
 def test_what_is_not_said_is_not_there() -> None:
@@ -208,6 +232,8 @@ def test_nothing_is_stored_by_a_dry_run(muster: Run) -> None:
     [
         pytest.param(("run",), 2, "nothing to run", id="no command"),
         pytest.param(("run", "--cpu", "much", "--", "x"), 2, "--cpu 'much'", id="cpu"),
+        pytest.param(("run", "--memory-limit", "much", "--", "x"), 2, "--memory-limit 'much'", id="memory limit"),
+        pytest.param(("run", "--cpu", "2", "--cpu-limit", "1", "--", "x"), 1, "RequestExceedsLimit", id="limit below request"),
         pytest.param(("run", "--env", "A", "--", "x"), 2, "--env 'A'", id="env"),
         pytest.param(("run", "--deadline", "soon", "--", "x"), 2, "--deadline 'soon'", id="deadline"),
         pytest.param(("run", "--bandwidth", "9 pigeons", "--", "x"), 1, "spec.roles[0].resources.requests", id="bandwidth"),

@@ -8,15 +8,24 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.controllers.scheduling import create, engine_of, node, places, pod
+from tests.controllers.scheduling import PROFILE, create, engine_of, node, places, pod
+from tests.engine.building import node as node_facts
+from tests.engine.building import pod as pod_facts
+from tests.policy.building import FIFO, policy_facts, queue_facts
 from tests.store.stores import memory_store
 
-from muster.controllers.explanations import Explanations, ttl_s
+from muster.controllers.explanations import Explanations, ExplanationSpec, status_of, ttl_s
 from muster.controllers.manager import Manager
 from muster.controllers.scheduler import Scheduler
+from muster.engine import events as ev
+from muster.engine.machine import Engine
+from muster.engine.plugins.fit import Fit
+from muster.engine.profile import Profile
+from muster.engine.work import Work, encode_work
 from muster.objects.kinds.koordinator_scheduling import ScheduleExplanationStatus
 from muster.objects.status import NotFound, Raw
 from muster.objects.view import view_of
+from muster.policy.order import PolicyOrder
 from muster.sim.clock import current_loop, virtual
 from muster.store.contract import Store
 
@@ -187,3 +196,28 @@ async def test_questions_that_can_not_be_answered(spec: Raw, words: str) -> None
 )
 def test_ttl(text: str, seconds: float | None) -> None:
     assert ttl_s(text) == seconds
+
+
+def test_work_that_waits_in_a_queue_is_told_its_place_and_others_have_no_name() -> None:
+    order_engine = Engine([Profile(PROFILE, [Fit()])], order=PolicyOrder())
+
+    def waits(name: str, namespace: str, submitted: float) -> ev.PodSeen:
+        work = encode_work(Work(job=f"Job/{namespace}/{name}", queue="q", submitted=submitted))
+        return ev.PodSeen(pod_facts(name, namespace=namespace, cpu="2", annotations={"muster.dev/work": work}))
+
+    order_engine.step(
+        [
+            ev.NodeSeen(node_facts("n1", cpu="1")),
+            ev.PolicySeen(policy_facts("p", **FIFO)),
+            ev.QueueSeen(queue_facts("q", policy="p")),
+            waits("first", "other", 1.0),
+            waits("second", "mine", 2.0),
+        ],
+        10.0,
+    )
+    spec = ExplanationSpec(question_object_key="mine/second")
+    [detail] = status_of(order_engine, spec, "mine", 10.0)["detailedExplanation"]
+    assert (detail["place"]["queue"], detail["place"]["position"], detail["place"]["of"]) == ("q", 2, 2)
+    assert detail["ahead"] == {"queue": "q", "position": 1, "of": 2, "score": detail["ahead"]["score"], "hidden": True}
+    [seen] = status_of(order_engine, spec, "kube-system", 10.0)["detailedExplanation"]
+    assert seen["ahead"]["job"] == "Job/other/first"

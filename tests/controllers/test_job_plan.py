@@ -7,13 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from muster.controllers.actions import Action, Create, Delete, Emit, PatchStatus, Together
+from muster.controllers.actions import Action, Create, Delete, Emit, Patch, PatchStatus, Together
 from muster.controllers.job import situation
 from muster.controllers.job_plan import CREATES_MAX, Present, plan
 from muster.controllers.job_pod_facts import facts_of
+from muster.controllers.job_work import job_work
 from muster.controllers.pod_views import PodView
 from muster.controllers.runtime import Plan
+from muster.engine.work import encode_work
 from muster.objects.job_pods import JobPods
+from muster.objects.kinds.muster_jobs import Job
 from muster.objects.patch.merge import apply_merge_patch as merge_patch
 from muster.objects.status import Raw
 from muster.objects.time import format_time
@@ -78,6 +81,9 @@ def decide(raw: Raw, *pods: Raw, now: float = NOW, present: Present | None = Non
     made = JobPods(raw)
     there = present or Present(frozenset(made.group_names()), has_service=True)
     at = situation(raw, [facts_of(view_of(PodView, one)) for one in pods], there, now)
+    # What pods say about the job is as it was made, unless a test is about that.
+    said = encode_work(job_work(raw, at.job))
+    at = msgspec.structs.replace(at, pods=[one if one.work else msgspec.structs.replace(one, work=said) for one in at.pods])
     return plan(msgspec.structs.replace(at, is_fresh=is_fresh))
 
 
@@ -392,3 +398,41 @@ def test_the_end_is_told() -> None:
     assert isinstance(event, Emit)
     assert (event.type, event.reason) == ("Warning", "Failed")
     assert "exit code 3" in event.message
+
+
+# -- the place in the queue ---------------------------------------------------------------------------------------------------
+
+
+def test_a_job_keeps_the_time_since_which_it_waits_through_its_attempts() -> None:
+    assert status_after(job())["submittedTime"] == format_time(NOW)
+    since = format_time(NOW - 900)
+    again = job(running(submittedTime=since, runningTime=format_time(NOW - 500)), checkpointIntervalSeconds=200)
+    gone = status_after(again, pod(0, "Running", deleting=True), pod(1, "Running"))
+    assert (gone["phase"], gone["submittedTime"]) == ("Queued", since)
+    assert gone["attainedSeconds"] == 400, "two whole checkpoints of 200 s; what came after them is lost"
+    assert "runningTime" not in gone
+    failed = job(running(submittedTime=since, runningTime=format_time(NOW - 500)), retry={"limit": 1})
+    retried = status_after(failed, pod(0, "Failed", status=exited(1)), pod(1, "Running"))
+    assert (retried["submittedTime"], retried.get("attainedSeconds", 0)) == (since, 0)
+
+
+def test_who_leaves_the_line_stands_at_its_end_when_it_comes_back() -> None:
+    back = job({"phase": "Suspended", "attempts": 1, "submittedTime": format_time(NOW - 900), "attainedSeconds": 60})
+    after = status_after(back)
+    assert (after["submittedTime"], after["attainedSeconds"]) == (format_time(NOW), 60)
+
+
+def test_when_all_are_up_the_run_begins() -> None:
+    assert status_after(job(queued()), pod(0, "Running"), pod(1, "Running"))["runningTime"] == format_time(NOW)
+    starting = status_after(job(queued()), pod(0, "Running"), pod(1))
+    assert "runningTime" not in starting
+
+
+def test_what_changed_is_said_on_the_pods_of_the_attempt() -> None:
+    raw = job(queued(), queue="b")
+    before = encode_work(job_work(job(queued(), queue="a"), view_of(Job, job(queued(), queue="a"))))
+    found = planned(raw, *(pod(n, node="", notes={"muster.dev/work": before}) for n in (0, 1)))
+    patches = [action for action in flat(list(found.actions)) if isinstance(action, Patch)]
+    assert [patch.target.name for patch in patches] == ["j-w-0", "j-w-1"]
+    assert {patch.patch["metadata"]["labels"]["muster.dev/queue"] for patch in patches} == {"b"}
+    assert [a.reason for a in found.actions if isinstance(a, Emit)] == ["Moved"]

@@ -564,3 +564,26 @@ def test_a_long_message_is_cut() -> None:
     store = running(task("a"))
     store.end("a", "Failed", message="x" * 5000)
     assert len(store.record("a")["message"]) == len(store.status["message"]) == 1024
+
+
+# -- the place in the queue ---------------------------------------------------------------------------------------------------
+
+
+def test_tasks_follow_their_job_to_another_queue_into_a_hold_and_out_of_it() -> None:
+    store = running(task("a"), task("b", "a"))
+    store.settle()
+    (made,) = store.tasks.values()
+    store.job["metadata"]["labels"] = {Muster.QUEUE: "night"}
+    store.job["metadata"]["annotations"] = {Muster.HOLD: "later", Muster.ESTIMATE_SECONDS: "60", "note": "mine"}
+    store.settle()
+    (made,) = store.tasks.values()
+    assert made["metadata"]["labels"][Muster.QUEUE] == "night"
+    assert made["metadata"]["annotations"][Muster.HOLD] == "later"
+    assert made["metadata"]["annotations"][Muster.ESTIMATE_SECONDS] == "60"
+    assert "note" not in made["metadata"]["annotations"]
+    del store.job["metadata"]["annotations"][Muster.HOLD]
+    store.settle()
+    (made,) = store.tasks.values()
+    assert Muster.HOLD not in made["metadata"]["annotations"]
+    assert made["metadata"]["annotations"][KusciaAnnotation.TASK_ALIAS] == "a", "what is the task's own stays"
+    assert not store.plan().actions

@@ -56,7 +56,7 @@ class Life:
     def act(self, crash_after: int | None, lags: tuple[int, int]) -> None:
         """Plan from caches that are so many steps behind, and carry it out, perhaps not to the end."""
         before = {name: raw["metadata"]["uid"] for name, raw in self.store.tasks.items()}
-        stopped = self.stopped()
+        told = self.told()
         self.history.append(self.store.snapshot())
         newest = len(self.history) - 1
         self.seen = [max(self.seen[n], newest - lags[n]) for n in range(2)]
@@ -66,14 +66,18 @@ class Life:
         for name, raw in self.store.tasks.items():
             if before.get(name) != raw["metadata"]["uid"]:
                 self.check_new(raw)
-        assert self.store.phase != "Running" or not self.stopped() - stopped, "what belongs to a job that runs was stopped"
+        assert self.store.phase != "Running" or not self.stopped() - told, "what belongs to a job that runs was stopped"
         self.look()
 
+    def told(self) -> set[str]:
+        """The tasks (their uids) that were told to stop. One may succeed all the same, and a later run keeps what succeeded."""
+        return {raw["metadata"]["uid"] for raw in self.store.tasks.values() if Muster.STOP in raw["metadata"]["annotations"]}
+
     def stopped(self) -> set[str]:
-        """The tasks of the present run that were told to stop."""
+        """Those of them that belong to the present run."""
         runs = {r["taskID"]: r.get("run", 0) for r in self.store.status.get("tasks", ())}
-        found = ((name, raw["metadata"]["annotations"]) for name, raw in self.store.tasks.items())
-        return {name for name, notes in found if Muster.STOP in notes and int(notes[Muster.RUN]) >= runs.get(name, 0)}
+        found = ((name, raw["metadata"]) for name, raw in self.store.tasks.items())
+        return self.told() & {meta["uid"] for name, meta in found if int(meta["annotations"][Muster.RUN]) >= runs.get(name, 0)}
 
     def check_new(self, raw: Raw) -> None:
         assert self.store.phase == "Running", "made although the job does not run"

@@ -9,13 +9,14 @@ import msgspec
 import pytest
 from tests.controllers.kuscia_tasks import app_image, container, party, task, template
 
-from muster.controllers.actions import Create, Delete, Patch, PatchStatus, Target, Together
+from muster.controllers.actions import Create, Delete, Emit, Patch, PatchStatus, Target, Together
 from muster.controllers.kuscia_task_end import TaskPlan
 from muster.controllers.kuscia_task_parts import TaskState, group_of, objects_of
 from muster.controllers.kuscia_task_plan import kits_of, plan, refuse
 from muster.controllers.kuscia_task_pods import TaskPod
 from muster.controllers.parties import Party
 from muster.controllers.task_reservation_parts import task_resource_name
+from muster.engine.work import decode_work
 from muster.objects.kinds.kuscia_tasks import KusciaTask, TaskResourceGroup
 from muster.objects.labels import Muster
 from muster.objects.status import Raw
@@ -527,3 +528,20 @@ def test_a_large_task_is_put_together_once() -> None:
     [together] = plan(half).actions
     assert isinstance(together, Together)
     assert len(together.actions) == 1, "only what is missing is built again"
+
+
+def test_pods_say_whose_work_they_are_and_are_told_when_that_changes() -> None:
+    state = created()
+    (first, *_) = state.pods
+    said = decode_work(first.metadata.annotations[Muster.WORK])
+    assert (said.job, said.queue, said.hold) == ("KusciaTask/cross-domain/t1", "", "")
+    meta = state.task["metadata"]
+    held = {**meta, "annotations": {**meta.get("annotations", {}), Muster.HOLD: "later"}, "labels": {Muster.QUEUE: "night"}}
+    actions = plan(msgspec.structs.replace(state, task={**state.task, "metadata": held})).actions
+    [together] = [action for action in actions if isinstance(action, Together)]
+    patches = [action for action in together.actions if isinstance(action, Patch)]
+    assert sorted(patch.target.name for patch in patches) == sorted(pod.metadata.name for pod in state.pods)
+    changed = patches[0].patch["metadata"]
+    assert changed["labels"] == {Muster.QUEUE: "night"}
+    assert decode_work(changed["annotations"][Muster.WORK]).hold == "later"
+    assert {action.reason for action in actions if isinstance(action, Emit)} == {"Held", "Moved"}

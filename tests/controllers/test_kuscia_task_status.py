@@ -66,6 +66,7 @@ MARKED = [condition("DisruptionTarget", reason="PreemptionByScheduler", message=
         pytest.param(pod(phase="Succeeded", deleting=True), "succeeded", "", id="succeeded, then cleaned up"),
         pytest.param(pod(phase="Failed", exit_code=1), "failed", "ContainerFailed", id="an exit code"),
         pytest.param(pod(phase="Failed", exit_code=137, why="OOMKilled"), "failed", "OOMKilled", id="out of memory"),
+        pytest.param(pod(phase="Failed", exit_code=128, why="StartError"), "failed", "ContainerStartFailed", id="never ran"),
         pytest.param(pod(phase="Failed"), "failed", "ContainerFailed", id="failed without a word"),
         pytest.param(pod(waiting="CreateContainerError"), "failed", "ContainerStartFailed", id="can't be created"),
         pytest.param(pod(waiting="CreateContainerConfigError"), "failed", "ContainerStartFailed", id="bad configuration"),
@@ -107,6 +108,14 @@ MARKED = [condition("DisruptionTarget", reason="PreemptionByScheduler", message=
 def test_finding(seen: TaskPod, state: str, reason: str) -> None:
     found = finding(seen, NOW)
     assert (found.state, found.reason) == (state, reason)
+
+
+@pytest.mark.parametrize("reason", ["StartError", "ContainerCannotRun"])
+def test_a_container_that_never_ran_says_why(reason: str) -> None:
+    seen = pod(phase="Failed", exit_code=127, why=reason)
+    message = "container main could not be started: last words"
+    assert finding(seen, NOW).message == message
+    assert pod_status(seen, finding(seen, NOW))["message"] == message
 
 
 def test_an_image_is_looked_at_again_when_its_time_is_over() -> None:

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 from tests.controllers.scheduling import (
     PROFILE,
     condition,
@@ -26,11 +27,14 @@ from muster.controllers.scheduler_plans import placement_of
 from muster.engine.decisions import PlacedPod
 from muster.engine.plugin import Patch, Plugin, Scope
 from muster.engine.pods import PodRecord
+from muster.objects import yaml_text
 from muster.objects.status import Forbidden, ServiceUnavailable, Timeout
 from muster.sim.clock import virtual
 from muster.store.contract import Binding, PatchType
 from muster.store.embedded import EmbeddedStore
 from muster.store.guarded import GuardedStore
+
+DECIDED = ("muster_scheduler_decisions_total", {"decision": "Place", "profile": PROFILE})
 
 
 async def settle(seconds: float = 5.0) -> None:
@@ -126,6 +130,69 @@ async def test_others_pods_only_count() -> None:
         assert where["theirs"] == ""
         assert sorted((where["a"], where["b"])) == ["", "n1"]
         assert not await condition(store, "theirs", "PodScheduled")
+
+
+@virtual
+async def test_alone_it_takes_pods_that_name_no_scheduler() -> None:
+    unnamed = pod("plain")
+    del unnamed["spec"]["schedulerName"]
+    async with memory_store() as store, scheduling(store, Scheduler(is_sole=True)):
+        before = REGISTRY.get_sample_value(*DECIDED) or 0
+        await create(store, node("n1", "2"), unnamed, pod("ours"))
+        await settle()
+        assert await places(store) == {"plain": "n1", "ours": "n1"}
+        assert REGISTRY.get_sample_value(*DECIDED) == before + 2, "by the profile, whatever the pod calls it"
+
+
+@virtual
+async def test_beside_others_it_leaves_pods_that_name_no_scheduler() -> None:
+    unnamed = pod("plain")
+    del unnamed["spec"]["schedulerName"]
+    async with memory_store() as store, scheduling(store, Scheduler()):
+        await create(store, node("n1", "2"), unnamed, pod("ours"), pod("odd", scheduler="nobody"))
+        await settle()
+        assert await places(store) == {"plain": "", "ours": "n1", "odd": ""}
+        assert not await condition(store, "plain", "PodScheduled")
+        assert not await condition(store, "odd", "PodScheduled")
+        assert not await events(store, "FailedScheduling")
+
+
+@virtual
+async def test_alone_it_says_that_nobody_serves_a_name() -> None:
+    async with memory_store() as store, scheduling(store, Scheduler(is_sole=True)):
+        await create(store, node("n1", "2"), pod("odd", scheduler="nobody"))
+        await settle()
+        waiting = await condition(store, "odd", "muster.dev/Waiting")
+        assert (waiting["status"], waiting["reason"]) == ("True", "NoProfile")
+        assert "spec.schedulerName is 'nobody'" in waiting["message"]
+        assert (await condition(store, "odd", "PodScheduled"))["reason"] == "Unschedulable"
+        pods = await store.resource("", "Pod")
+        version = (await store.get(pods, "odd", "default"))["metadata"]["resourceVersion"]
+        await store.patch(pods, "odd", {"metadata": {"labels": {"touched": "yes"}}}, "default")
+        await settle()
+        told = await events(store, "FailedScheduling")
+        assert [(event["involvedObject"]["name"], event.get("count", 1)) for event in told] == [("odd", 1)]
+        after = (await store.get(pods, "odd", "default"))["metadata"]["resourceVersion"]
+        assert int(after) > int(version)
+
+        config = {
+            "apiVersion": "muster.dev/v1alpha1",
+            "kind": "KubeSchedulerConfiguration",
+            "profiles": [{"schedulerName": "nobody"}],
+        }
+        await create(
+            store,
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}},
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"name": "muster-scheduler", "namespace": "kube-system"},
+                "data": {"config.yaml": yaml_text.dump(config)},
+            },
+        )
+        await settle()
+        assert (await places(store))["odd"] == "n1", "once a profile has the name"
+        assert (await condition(store, "odd", "muster.dev/Waiting"))["status"] == "False"
 
 
 @virtual

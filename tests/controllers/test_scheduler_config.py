@@ -64,6 +64,17 @@ def test_the_order_of_origins() -> None:
     assert (names(source), outcome.origin, outcome.is_changed) == (["first"], FILE, True)
 
 
+def test_alone_it_serves_pods_that_name_no_scheduler_whatever_the_origin() -> None:
+    source = ConfigSource(REGISTRY, is_sole=True)
+    assert source.current.served["default-scheduler"] == "muster-scheduler"
+    assert not source.offer(yaml_text.dump(default_document())).is_changed
+    outcome = source.offer(yaml_text.dump(document({"shadow": True})))
+    assert outcome.is_changed
+    assert source.current.served["default-scheduler"] == "muster-scheduler"
+    assert outcome.configuration.raw["profiles"][0]["aliases"][-1] == "default-scheduler"
+    assert "default-scheduler" not in ConfigSource(REGISTRY).current.served
+
+
 def test_a_wrong_file_is_said_at_the_start() -> None:
     with pytest.raises(ConfigurationInvalid, match="must not be negative"):
         ConfigSource(REGISTRY, WRONG)

@@ -372,7 +372,7 @@ async def _embedded(directory: Path) -> EmbeddedStore:
     """As a server has it, without the port."""
     hooks = Admissions()
     store = await EmbeddedStore.open(directory / "store", clock=wall_clock, admission=hooks)
-    memory = Memory(store)
+    memory = Memory(store, wall_clock)
     memory.start()
     hooks.hooks += builtin_hooks(Authorizer(memory.rbac), memory.priorities, memory.has_account)
     await bootstrap(store)

@@ -153,7 +153,7 @@ async def test_stopping_leaves_tasks_and_the_node_says_so(world: AgentWorld) -> 
     assert await world.server.stop() == 0
     assert world.agent_pid("default") is None
     log = (world.data_dir.parent / "muster-up.log").read_text()
-    assert "1 pods go on" in log
+    assert "the tasks of 1 pod go on" in log
     await world.server.start("--without", "agent")
     node = await world.get("node", HOST)
     (ready,) = [c for c in node["status"]["conditions"] if c["type"] == "Ready"]

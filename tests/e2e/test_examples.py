@@ -93,6 +93,20 @@ def test_two_party(shell: Shell) -> None:
     )
 
 
+def test_two_party_for_real(tmp_path: Path) -> None:
+    """With an agent for each party on this machine, by the same command."""
+    if os.geteuid() != 0:
+        pytest.skip("without root tasks have no network of their own")
+    [submit] = commands_of("two-party/job.yaml")
+    with Up(tmp_path / "data", "--agents", "alice,bob", env=environment(tmp_path)) as up:
+        shell = Shell(up, tmp_path)
+        shown = shell.run(submit)
+        assert "KusciaJob cross-domain/two-party Succeeded" in shown
+        for party in ("alice", "bob"):
+            last = shell.run(f"muster job logs two-party --party {party} --tail 1 --no-prefix")
+            assert last == "2 ids are common: bea, dai\n"
+
+
 def test_parties_are_asked_where_the_operator_wants_that(tmp_path: Path) -> None:
     options = ("--workload-approval", "--simulated-nodes", "alice=1,bob=1")
     with Up(tmp_path / "data", *options, env=environment(tmp_path)) as up:
@@ -174,7 +188,7 @@ def test_a_job_that_fits_nowhere_says_so(shell: Shell, tmp_path: Path) -> None:
     shell.run("muster apply -f examples/two-party/parties.yaml -f examples/two-party/app.yaml")
     path = tmp_path / "job.yaml"
     text = (EXAMPLES / "two-party" / "job.yaml").read_text()
-    path.write_text(text.replace("name: two-party", "name: too-large").replace('cpu: "2"', 'cpu: "20"'))
+    path.write_text(text.replace("name: two-party", "name: too-large").replace("cpu: 200m", 'cpu: "20"'))
     shell.run(f"muster job submit -f {path} --wait --timeout 5", code=124)
     tree = shell.data("muster job tree too-large")
     assert tree["tasks"][0]["reason"] == "Impossible"

@@ -167,6 +167,15 @@ def test_owner_queue_pool_and_priority() -> None:
     assert "muster.dev/user" not in odd["labels"]
 
 
+def test_several_pools_and_what_is_said_of_the_work_are_annotations() -> None:
+    raw = job(pools=["h100", "a100"])
+    made = JobPods(raw, notes={"muster.dev/work": "{}"})
+    meta = made.pod(made.view.spec.roles[0], 0)["metadata"]
+    assert meta["annotations"]["muster.dev/pools"] == "h100,a100"
+    assert meta["annotations"]["muster.dev/work"] == "{}"
+    assert "muster.dev/pool" not in meta["labels"]
+
+
 def test_the_service_is_headless_and_lists_numbers_that_are_fixed() -> None:
     ports = [{"name": "rpc", "port": 7000}, {"name": "free"}]
     raw = job({"name": "a", "image": "x", "ports": ports}, {"name": "b", "image": "x", "ports": ports})

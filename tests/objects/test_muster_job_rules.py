@@ -46,7 +46,7 @@ def test_taken(raw: Raw) -> None:
         pytest.param(job(role(replicas=100_000), name="j" * 57), "spec.roles[0].name", "at most 63", id="index too long"),
         pytest.param(job(name="9lives"), "metadata.name", "beginning with a letter", id="no name of a service"),
         pytest.param(job(deadline="tomorrow"), "spec.deadline", "RFC 3339", id="deadline"),
-        pytest.param(job(pools=["a", "b"]), "spec.pools", "one pool", id="two pools"),
+        pytest.param(job(pools=[f"p{n}" for n in range(17)]), "spec.pools", "at most 16", id="too many pools"),
         pytest.param(job(queue="no queue"), "spec.queue", "must consist", id="queue"),
         pytest.param(job(role(completion="Service")), "spec.roles", "completion Required", id="only services"),
         pytest.param(job(role(runtime="runc")), "spec.roles[0].image", "runs images", id="runc without an image"),
@@ -149,3 +149,17 @@ def test_an_old_mistake_does_not_stand_in_the_way() -> None:
     new = copy.deepcopy(old)
     new["spec"]["state"] = "Cancelled"
     assert causes(new, old) == {}
+
+
+@pytest.mark.parametrize(
+    ("phase", "fields"),
+    [
+        pytest.param("", set(), id="new"),
+        pytest.param("Queued", set(), id="waits"),
+        pytest.param("Starting", {"spec.queue"}, id="placed"),
+        pytest.param("Running", {"spec.queue"}, id="runs"),
+    ],
+)
+def test_a_job_can_be_moved_to_another_queue_until_it_starts(phase: str, fields: set[str]) -> None:
+    found = validate_object(RESOURCE, changed(queue="b"), BEFORE | {"status": {"phase": phase}})
+    assert {cause.field for cause in found} == fields

@@ -13,6 +13,7 @@ from muster.objects.catalog import CATALOG
 from muster.server.node_access import NodeAccess, selects_own
 from muster.server.node_index import named_by
 from muster.server.rbac import Attributes
+from muster.server.run import Server
 from tests.server.joining_nodes import MANY, MERGE, Machine, bound_pod, party
 from tests.server.running import Reply, RunningServer, running
 
@@ -383,3 +384,53 @@ def test_what_an_agent_needs(server: RunningServer, machine: Machine) -> None:
     assert _attack(machine, "GET", "/api/v1/namespaces/work/secrets/named", None).code == 403, "its pod is gone"
     ok("DELETE", f"{NODE}/mine")
     assert machine.request("GET", NODE).code == 401
+
+
+# -- addresses for pods -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ranged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningServer, Machine]]:
+    """A server that has 10.7.0.0/16 for pods; node `other` has 10.7.1.0/24, `mine` nothing yet."""
+
+    def prepare(server: Server) -> None:
+        server.pod_range = "10.7.0.0/16"
+
+    with running(tmp_path_factory.mktemp("ranges"), limits=MANY, prepare=prepare) as made:
+        party(made, "alice")
+        mine, other = Machine(made, "mine", "alice").join(), Machine(made, "other", "alice").join()
+        taken = {"podCIDR": "10.7.1.0/24", "podCIDRs": ["10.7.1.0/24"]}
+        assert other.request("PATCH", f"{NODE}/other", {"spec": taken}, headers=MERGE).code == 200
+        yield made, mine
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        pytest.param({"podCIDR": "192.168.7.0/24"}, "not a part of 10.7.0.0/16", id="addresses of somebody's network"),
+        pytest.param({"podCIDR": "10.0.0.0/8"}, "not a part of 10.7.0.0/16", id="more than there is"),
+        pytest.param({"podCIDR": "10.7.0.0/16"}, "not a part of 10.7.0.0/16", id="all of it"),
+        pytest.param({"podCIDR": "10.7.0.0/23"}, "node other has addresses in it", id="another node's"),
+        pytest.param({"podCIDR": "fd00::/64"}, "not a part of 10.7.0.0/16", id="another family"),
+        pytest.param({"podCIDR": "10.7.2.0/24", "podCIDRs": ["10.7.2.0/24", "10.7.3.0/24"]}, "one network", id="two"),
+        pytest.param({"podCIDRs": ["10.7.2.0/24"]}, "one network", id="only in the list"),
+    ],
+)
+def test_pod_addresses_that_a_node_may_not_take(ranged: tuple[RunningServer, Machine], spec: dict[str, Any], why: str) -> None:
+    server, mine = ranged
+    reply = mine.request("PATCH", f"{NODE}/mine", {"spec": spec}, headers=MERGE)
+    assert (reply.code, why in reply.json["message"]) == (403, True), reply.body[:500]
+    assert "podCIDR" not in server.request("GET", f"{NODE}/mine").json["spec"]
+
+
+def test_a_node_takes_free_pod_addresses_once(ranged: tuple[RunningServer, Machine]) -> None:
+    server, _ = ranged
+    third = Machine(server, "third", "alice").join()
+    for wanted, code in (("10.7.9.0/24", 200), ("10.7.10.0/24", 422)):
+        spec = {"podCIDR": wanted, "podCIDRs": [wanted]}
+        assert third.request("PATCH", f"{NODE}/third", {"spec": spec}, headers=MERGE).code == code
+    assert server.request("GET", f"{NODE}/third").json["spec"]["podCIDR"] == "10.7.9.0/24"
+    server.request("DELETE", f"{NODE}/third")
+    fourth = Machine(server, "fourth", "alice").join()
+    spec = {"podCIDR": "10.7.9.0/24"}
+    assert fourth.request("PATCH", f"{NODE}/fourth", {"spec": spec}, headers=MERGE).code == 200, "they are free again"

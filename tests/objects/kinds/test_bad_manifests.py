@@ -121,6 +121,7 @@ BAD = [
     Bad("NodePool", "spec.selector.matchExpressions.0.operator", "Like"),
     Bad("Link", "spec.capacity", ...),
     Bad("Placement", "spec.pods", []),
+    Bad("UsageRecord", "spec.sums.0.day", "yesterday"),
 ]  # fmt: skip
 
 

@@ -1,0 +1,180 @@
+"""Queues, places and reasons in words, and pools in tables."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from muster.cli.pool_view import holdings, holdings_table, node_rows, nodes_table, pool_rows, pools_table
+from muster.cli.queue_view import act_lines, line_text, number, place_lines, status_place, tree_text
+from muster.engine import events as ev
+from muster.engine.facts import PoolFacts
+from muster.engine.machine import Engine
+from muster.engine.plugins.fit import Fit
+from muster.engine.pool_use import uses
+from muster.engine.profile import Profile
+from muster.engine.state import State
+from muster.objects.status import Raw
+from tests.engine.building import node, pod
+
+NOW = 1_800_000_000.0
+
+
+def queue(name: str, parent: str = "", **spec: object) -> Raw:
+    return {"metadata": {"name": name}, "spec": {"parent": parent, **spec}, "status": {}}
+
+
+def words(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines()]
+
+
+def test_the_tree_has_children_under_parents_and_circles_at_the_top() -> None:
+    queues = [queue("b", "a"), queue("a", weight=3), queue("x", "y"), queue("y", "x"), queue("lost", "gone")]
+    lines = tree_text(queues, None).splitlines()
+    assert [line.split("  ")[0] if not line.startswith(" ") else "  " + line.split()[0] for line in lines[1:]] == [
+        "a",
+        "  b",
+        "lost",
+        "x",
+        "  y",
+    ]
+
+
+def test_live_numbers_win_over_written_ones() -> None:
+    limited = queue("q", limits={"concurrent": {"cpu": "8"}, "jobsRunning": 4}, isDefault=True)
+    limited["status"] = {"usage": {"jobsWaiting": 1, "jobsRunning": 2, "concurrent": {"cpu": "3"}}}
+    live = {"q": {"queue": "q", "waiting": 7, "running": 2, "held": 1, "head": "Job/team/x"}}
+    text = tree_text([limited], live)
+    assert "q (default)" in text
+    assert "jobs 2/4, cpu 3/8" in text
+    assert words(text)[1][-1] == "team/x"
+    assert " 7 " in text
+    assert " 1 " in tree_text([limited], None)
+
+
+PLACE: Raw = {
+    "unit": "Pod/team/a-w-0",
+    "job": "Job/team/a",
+    "queue": "q",
+    "position": 2,
+    "of": 5,
+    "score": 3.5,
+    "policy": "mine",
+    "user": "ann",
+    "submitted": NOW - 90,
+    "factors": [{"name": "age", "value": 90.0, "weight": 1.0, "contribution": 3.5}],
+}
+AHEAD: Raw = {
+    **PLACE,
+    "job": "Job/team/b",
+    "position": 1,
+    "score": 4.0,
+    "factors": [{**PLACE["factors"][0], "contribution": 4.0}],
+}
+
+
+def test_a_line() -> None:
+    hidden = {"queue": "q", "position": 3, "of": 5, "score": None, "hidden": True}
+    held = {**PLACE, "position": 4, "hold": "maintenance", "pin": 1}
+    text = line_text(
+        {"queue": "q", "waiting": 5, "running": 1, "held": 1, "runningRequest": {"cpu": "2"}, "places": [PLACE, hidden, held]},
+        NOW,
+    )
+    assert "queue q: 5 waiting, 1 running, 1 held" in text
+    assert "team/a" in text
+    assert "90s" in text
+    assert "(not yours to see)" in text
+    assert "held: maintenance; pinned at 1" in text
+    assert "and 2 more" in text
+
+
+def test_the_factor_table_stands_beside_that_of_the_one_ahead() -> None:
+    text = "\n".join(place_lines({"place": PLACE, "ahead": AHEAD}, NOW))
+    assert "Queue: q, place 2 of 5, policy mine" in text
+    assert "Ahead of it, at place 1: team/b, score 4" in text
+    assert ["age", "90", "1", "3.5", "90", "4", "-0.5"] in words(text)
+    assert words(text)[-1] == ["score", "-", "-", "3.5", "-", "4", "-0.5"]
+
+
+def test_of_hidden_work_only_the_score_is_compared() -> None:
+    ahead = {"position": 1, "score": 4.0, "hidden": True}
+    text = "\n".join(place_lines({"place": PLACE, "ahead": ahead}, NOW))
+    assert "not yours to see" in text
+    assert "AHEAD HAS" not in text
+
+
+def test_the_first_has_nobody_ahead() -> None:
+    assert "Nobody is ahead" in "\n".join(place_lines({"place": {**PLACE, "position": 1}, "ahead": None}, NOW))
+    assert list(place_lines({"place": None}, NOW)) == []
+
+
+def test_numbers() -> None:
+    assert [number(value) for value in (1, 0.123456, math.nan, None, "x")] == [
+        "1",
+        "0.1235",
+        "no number",
+        "no number",
+        "no number",
+    ]
+
+
+def test_acts_are_shown_the_latest_first_without_escape_codes() -> None:
+    acts = '[{"act":"Held","by":"root","at":"T","detail":"x\\u001b[31m"},{"act":"Released","by":"root","at":"U"}]'
+    first, second = act_lines({"metadata": {"annotations": {"muster.dev/acts": acts}}})
+    assert first == "  Act: Released by root at U"
+    assert "\x1b" not in second
+
+
+def test_the_place_in_the_status_stands_in_for_the_live_one() -> None:
+    job = {"status": {"place": {"name": "q", "position": 4, "score": 1.5, "factors": []}}}
+    assert "Queue: q, place 4 of ?" in "\n".join(place_lines(status_place(job), NOW))
+    assert status_place({}) == {}
+
+
+# -- pools --------------------------------------------------------------------------------------------------------------------
+
+
+def cluster() -> State:
+    engine = Engine([Profile("muster-scheduler", [Fit()])])
+    pool = msgspec.convert({"metadata": {"name": "east"}, "spec": {"nodes": ["a", "b"]}}, PoolFacts)
+    work = '{"job":"Job/team/train","user":"ann","queue":"q"}'
+    gpu = {"nvidia.com/gpu": "1"}
+    events: list[ev.AnyEvent] = [
+        ev.NodeSeen(node("a", cpu="4", memory="8Gi", resources={"nvidia.com/gpu": "2"})),
+        ev.NodeSeen(node("b", cpu="2", memory="8Gi")),
+        ev.NodeSeen(node("c", cpu="8", memory="8Gi")),
+        ev.PoolSeen(pool),
+        ev.PodSeen(pod("p", cpu="1500m", node="a", annotations={"muster.dev/work": work}, resources=gpu)),
+        ev.PodSeen(pod("r", cpu="1", node="b", annotations={"muster.dev/work": work})),
+        ev.PodSeen(pod("s", cpu="1", node="b", namespace="other")),
+    ]
+    engine.step(events, NOW, units_max=0)
+    return engine.state
+
+
+def test_pools_and_the_nodes_in_none() -> None:
+    headers, rows = pools_table(pool_rows(cluster()))
+    east, rest = (dict(zip(headers, row, strict=True)) for row in rows)
+    assert (east["POOL"], east["NODES"], east["CPU"], east["GPUS"]) == ("east", 2, "3500m/6", "1/2")
+    assert (rest["POOL"], rest["NODES"], rest["CPU"]) == ("(in no pool)", 1, "0/8")
+
+
+def test_nodes_of_a_pool() -> None:
+    state = cluster()
+    headers, rows = nodes_table(node_rows(state, state.pools["east"]))
+    a, b = (dict(zip(headers, row, strict=True)) for row in rows)
+    assert (a["NODE"], a["CPU"], a["GPUS"]) == ("a", "1500m/4", "1/2")
+    assert (b["NODE"], b["CPU"], b["GPUS"]) == ("b", "2/2", "")
+
+
+def test_who_uses_what_both_ways() -> None:
+    found = list(uses(cluster(), ["a", "b"]))
+    by_user = {one.who: (one.pods, one.others) for one in holdings(found, "user")}
+    assert by_user == {"ann": (2, ("a", "b")), "(namespace other)": (1, ("b",))}
+    by_node = {one.who: (one.pods, one.others) for one in holdings(found, "node")}
+    assert by_node == {"a": (1, ("ann",)), "b": (2, ("(namespace other)", "ann"))}
+    assert [one.who for one in holdings(found, "job")] == ["Pod/other/s", "team/train"]
+    headers, rows = holdings_table(holdings(found, "queue"), "queue")
+    mine = dict(zip(headers, rows[1], strict=True))
+    assert (mine["QUEUE"], mine["CPU"], mine["GPUS"], mine["NODES"]) == ("q", "2500m", 1, "a, b")

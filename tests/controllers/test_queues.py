@@ -1,0 +1,97 @@
+"""The status of Queues: sums over the queues below, who is next, and what is wrong with one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from muster.controllers.actions import PatchStatus
+from muster.controllers.queues import Tree, plan, problem_of
+from muster.objects.kinds.muster_queues import Queue
+from muster.objects.patch.merge import apply_merge_patch
+from muster.objects.status import Raw
+from muster.objects.view import view_of
+from muster.policy.places import Line
+
+NOW = 1_800_000_000.0
+TREE = Tree({"top": "", "a": "top", "b": "a", "other": ""}, frozenset({"balanced"}), frozenset({"east"}))
+
+
+def queue(name: str = "top", status: Raw | None = None, **spec: Any) -> Raw:
+    meta = {"name": name, "uid": "u", "generation": 2, "resourceVersion": "5"}
+    return {"apiVersion": "muster.dev/v1alpha1", "kind": "Queue", "metadata": meta, "spec": spec, "status": status or {}}
+
+
+def decided(raw: Raw, lines: dict[str, Line] | None, tree: Tree = TREE) -> list[PatchStatus]:
+    return plan(raw, view_of(Queue, raw), tree, lines, NOW)
+
+
+LINES = {
+    "top": Line(queue="top", waiting=1, head="Job/team/x"),
+    "a": Line(queue="a", waiting=2, running=1, running_request={"cpu": 1500}, waiting_request={"cpu": 500, "memory": 2**30}),
+    "b": Line(queue="b", running=1, held=1, running_request={"cpu": 500, "bandwidth-egress": 2 * 10**8}),
+    "other": Line(queue="other", waiting=99),
+}
+
+
+def test_a_queue_counts_those_below_it() -> None:
+    [action] = decided(queue(), LINES)
+    assert action.status["usage"] == {
+        "jobsRunning": 2,
+        "jobsWaiting": 3,
+        "concurrent": {"bandwidth-egress": "200Mbps", "cpu": "2"},
+        "submitted": {"bandwidth-egress": "200Mbps", "cpu": "2500m", "memory": "1Gi"},
+    }
+    assert (action.status["held"], action.status["head"]) == (1, "team/x")
+    assert action.status["observedGeneration"] == 2
+
+
+def test_what_is_so_is_not_written_again() -> None:
+    raw = queue()
+    [action] = decided(raw, LINES)
+    raw["status"] = apply_merge_patch(raw["status"], action.status)
+    assert decided(raw, LINES) == []
+
+
+def test_what_is_no_longer_used_is_taken_away_and_what_others_wrote_stays() -> None:
+    raw = queue(status={"usage": {"concurrent": {"cpu": "2"}, "spent": 3}})
+    [action] = decided(raw, {"top": Line(queue="top")})
+    after = apply_merge_patch(raw["status"], action.status)
+    assert after["usage"]["concurrent"] == {}
+    assert after["usage"]["spent"] == 3
+
+
+def test_without_a_scheduler_the_numbers_stay() -> None:
+    raw = queue(status={"usage": {"jobsWaiting": 4}, "held": 1})
+    [action] = decided(raw, None)
+    assert set(action.status) == {"observedGeneration", "conditions"}
+
+
+@pytest.mark.parametrize(
+    ("raw", "tree", "words"),
+    [
+        pytest.param(queue(), TREE, "", id="nothing"),
+        pytest.param(queue(pools=["east"]), TREE, "", id="a pool that is there"),
+        pytest.param(queue(pools=["west"]), TREE, "no NodePool west", id="no pool"),
+        pytest.param(queue(policy="mine"), TREE, "no SchedulingPolicy mine", id="no policy"),
+        pytest.param(queue("a", parent="gone"), Tree({"a": "gone"}, frozenset({"balanced"})), "no Queue gone", id="no parent"),
+        pytest.param(
+            queue("a", parent="b"), Tree({"a": "b", "b": "a"}, frozenset({"balanced"})), "below itself", id="a circle"
+        ),
+        pytest.param(
+            queue("c", parent="a"), Tree({"a": "b", "b": "a", "c": "a"}, frozenset({"balanced"})), "", id="under a circle"
+        ),
+    ],
+)
+def test_problems(raw: Raw, tree: Tree, words: str) -> None:
+    found = problem_of(view_of(Queue, raw), tree)
+    assert bool(found) == bool(words)
+    assert words in found
+    [action] = decided(raw, None, tree)
+    [condition] = action.status["conditions"]
+    assert condition["status"] == ("False" if words else "True")
+
+
+def test_below_ends_in_circles() -> None:
+    assert Tree({"a": "b", "b": "a"}).below("a") == {"a", "b"}
