@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.controllers.scheduling import create, node, places, pod, pod_group, scheduling
 from tests.store.stores import memory_store
 
 from muster.controllers.scheduler import Scheduler
+from muster.engine.facts import RunFacts
+from muster.history.queries import recent_runs
 from muster.history.reader import Log
 from muster.history.recorder import HistoryLimits, Recorder
 from muster.history.replaying import Outcome, engines, known_orders, replay
 from muster.history.stores import DirectoryStore
+from muster.objects.labels import Muster
 from muster.objects.status import Raw
+from muster.objects.time import format_time
+from muster.policy.order import PolicyOrder
+from muster.policy.predict import Predictor
 from muster.sim.clock import current_loop, virtual
 
 
@@ -77,6 +84,34 @@ async def test_leaders_follow_each_other(tmp_path: Path) -> None:
         assert all((await places(store)).values())
     outcome = _replayed(tmp_path)
     assert outcome.segments == 3
+
+
+@virtual
+async def test_a_new_term_knows_the_runs_of_the_last(tmp_path: Path) -> None:
+    async def past(until: float) -> Sequence[RunFacts]:
+        return recent_runs(Log(DirectoryStore(tmp_path)), until)
+
+    async with memory_store() as store:
+        pods = await store.resource("", "Pod")
+        mine = {Muster.QUEUE: "default"}
+        for known in (0, 3):
+            recorder = _recorder(tmp_path)
+            async with scheduling(store, scheduler=Scheduler(history=recorder, past=past)) as runner:
+                await create(store, node(f"n{known}", "8"), *(pod(f"p{known}-{n}", labels=mine) for n in range(3)))
+                await asyncio.sleep(60)
+                engine = runner.live_engine
+                assert engine is not None
+                assert engine.order is not None
+                assert isinstance(engine.order.inner, PolicyOrder)
+                assert isinstance(predictor := engine.order.inner.learning.predictor, Predictor)
+                assert predictor.runs == known
+                began = format_time(current_loop().clock() - 50)
+                for n in range(3):
+                    ended = {"status": {"phase": "Succeeded", "startTime": began}}
+                    await store.patch(pods, f"p{known}-{n}", ended, "default", subresource="status")
+                await asyncio.sleep(5)
+            recorder.close()
+    _replayed(tmp_path)
 
 
 def gang(name: str, count: int, cpu: str = "1") -> list[Raw]:

@@ -31,6 +31,8 @@ COVERED_ELSEWHERE = {
     "make test": "continuous integration runs it",
     "make test-fast": "a part of make test",
     "make lint": "continuous integration runs it",
+    "muster simulate --trace trace2.csv --format philly --cluster 48x8 --placement counts --estimates oracle --policy balanced "
+    "--json": "tests/sim/test_trace_simulation.py runs the trace where it is",
     "make bench": "tests/bench/test_api.py runs it at a small scale",
     "make soak": "the same tests as make test, at full count",
     "make setup": "a part of make test",

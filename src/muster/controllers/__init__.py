@@ -107,11 +107,12 @@ def cluster_controllers(
     from muster.controllers.pools import PoolKeeper
     from muster.controllers.queues import QueueKeeper
     from muster.controllers.scheduler import Scheduler
+    from muster.controllers.scheduler_past import past_in
     from muster.controllers.task_ports import PortLedger
     from muster.controllers.task_reservation import TaskReservation
 
     ports = PortLedger()  # one for all who give out ports
-    scheduler = Scheduler(file_text=scheduler_config, is_sole=is_alone, history=history)
+    scheduler = Scheduler(file_text=scheduler_config, is_sole=is_alone, history=history, past=past_in(history))
     return [
         scheduler,
         Explanations(scheduler.live_engine),

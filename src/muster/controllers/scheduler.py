@@ -21,7 +21,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -31,10 +31,15 @@ from muster.objects.time import Clock
 if TYPE_CHECKING:
     from muster.controllers.scheduler_binding import CustomBinder
     from muster.controllers.scheduler_running import SchedulerRunner
+    from muster.engine.facts import RunFacts
     from muster.engine.machine import Engine
     from muster.history.recorder import Recorder
     from muster.store.events import EventRecorder
     from muster.store.hub import InformerHub
+
+
+Past = Callable[[float], Awaitable[Sequence["RunFacts"]]]
+"""Runs that ended before an instant, oldest first: what predictions begin with."""
 
 
 class SchedulerLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +57,8 @@ class Scheduler:
 
     `file_text` is the configuration in force where there is no ConfigMap; `is_sole` says that nobody else schedules; `engine`,
     for tests and experiments, replaces configuration altogether. `binders` are plugins' own ways of binding, by plugin. With
-    `history`, every step is recorded there; whoever made the recorder closes it.
+    `history`, every step is recorded there; whoever made the recorder closes it. `past` is asked once in each term for runs
+    that ended before it, and must not fail.
     """
 
     name = "scheduler"
@@ -66,6 +72,7 @@ class Scheduler:
         limits: SchedulerLimits | None = None,
         binders: Mapping[str, CustomBinder] | None = None,
         history: Recorder | None = None,
+        past: Past | None = None,
     ) -> None:
         self.file_text = file_text
         self.is_sole = is_sole
@@ -73,6 +80,7 @@ class Scheduler:
         self.limits = limits or SchedulerLimits()
         self.binders = binders or {}
         self.history = history
+        self.past = past
         self._runner: SchedulerRunner | None = None
 
     def runner(self, hub: InformerHub, *, clock: Clock, recorder: EventRecorder | None = None) -> SchedulerRunner:

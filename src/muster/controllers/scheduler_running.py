@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sized
 from typing import Any
 
 from muster.controllers.actions import Executor
-from muster.controllers.scheduler import Scheduler
+from muster.controllers.scheduler import Past, Scheduler
 from muster.controllers.scheduler_config import NAME, NAMESPACE, ConfigSource
 from muster.controllers.scheduler_feed import KINDS, NODES, PODS, Kind, catch_up, insist, open_informers
 from muster.controllers.scheduler_term import Term
@@ -109,13 +109,20 @@ class SchedulerRunner:
         try:
             await term.recover()
             self.state = "running"
-            if following is None:
-                await term.run(self._hub, missing)
-            else:
-                await term.run(self._hub, missing, following.run(term))
+            besides = [following.run(term)] if following is not None else []
+            if self._scheduler.past is not None:
+                besides.append(self._recall(term, self._scheduler.past))
+            await term.run(self._hub, missing, *besides)
         finally:
             self.state = "stopped"
             await term.close()
+
+    async def _recall(self, term: Term, past: Past) -> None:
+        """Tell the engine of runs from before this term; work does not wait for it."""
+        runs = await past(self._clock())
+        if runs:
+            log.info("predictions begin with %d runs of the past", len(runs))
+            term.feed.put(ev.RunsSeen(tuple(runs)))
 
     def _engine(self, document: Mapping[str, Any] | None = None) -> Engine:
         """An empty engine with the profiles of the configuration `document`; of the one in force without it."""

@@ -6,6 +6,7 @@ before DuckDB. Blocking, single-threaded; reads the log once per question, from 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -103,6 +104,13 @@ def past_runs(log: Log, wanted: Wanted = ALL) -> Iterator[RunFacts]:
                 requests=dict(run.requests),
                 used={name: round(amount) for name, amount in run.used_max.items()},
             )
+
+
+def recent_runs(log: Log, until: float, *, segments_max: int = 8, runs_max: int = 5_000) -> list[RunFacts]:
+    """The last of `past_runs` from before `until`, from the newest segments only: what predictions begin with."""
+    names = log.names[-segments_max:]
+    wanted = Wanted(start=names[0].instant if names else None, stop=until)
+    return list(deque(past_runs(log, wanted), maxlen=runs_max))
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------------
