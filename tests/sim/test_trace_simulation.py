@@ -154,3 +154,16 @@ def test_trace_2_is_within_5_percent_of_independent_figures(
     assert found.wait_mean_h == pytest.approx(wait_mean_h, rel=0.05)
     assert found.jct_p99_h == pytest.approx(jct_p99_h, rel=0.05)
     assert found.wait_wide_mean_h == pytest.approx(wait_wide_mean_h, rel=0.05)
+
+
+@needs_philly
+@pytest.mark.soak
+def test_balanced_has_the_mean_of_the_shortest_first_and_the_tail_of_easy() -> None:
+    """Trace 2, against the independent figures above; the longest job under EASY takes 1,209 h there."""
+    jobs = read_trace(PHILLY / "trace2.csv", "philly")
+    found = figures(run(jobs, "balanced", "48x8"), 0)
+    assert found.jct_mean_h <= 41.3
+    assert found.jct_p99_h <= 595
+    assert found.jct_max_h <= 1.1 * 1209
+    assert found.wait_wide_mean_h <= 179.2 / 3
+    assert found.preemptions_per_job <= 1.0
