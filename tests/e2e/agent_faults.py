@@ -81,7 +81,7 @@ class World:
             "allowedHostPaths": [str(self.ledger)],
             "capacity": {"cpu": "4", "memory": "4Gi", "bandwidth": "1Gbps"},
             "reserved": {"cpu": "0", "memory": "0", "ephemeralStorage": "0"},
-            "network": {"podCIDR": "10.231.0.0/24", "masquerade": False},
+            "network": {"masquerade": False},
             "process": {"userRange": list(USERS)},
         }
         self.config.write_text(yaml.safe_dump(config))

@@ -79,10 +79,7 @@ def test_what_is_preempted_at_one_party_gives_way_at_all(where: str) -> None:
         await started(planes)
         before = await uids(planes)
         world = planes.worlds[where]
-        await world.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other"}})
-        selector = {KusciaLabel.NODE_NAMESPACE: where}
-        urgent = pod("urgent", "4", priorityClassName="urgent", nodeSelector=selector)
-        await world.create({**urgent, "metadata": {**urgent["metadata"], "namespace": "other"}})
+        await world.create(pod("urgent", "4", namespace=where, priorityClassName="urgent"))
 
         async def gave_way() -> bool:
             status = await task_of(planes.worlds["alice"])
