@@ -44,6 +44,7 @@ def test_the_default_has_all_its_plugins_and_weights() -> None:
         "TaintToleration": 3,
         "Bandwidth": 1,
         "LoadAwareScheduling": 1,
+        "PastRuns": 3,
     }
 
 

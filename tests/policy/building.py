@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -43,7 +43,7 @@ def group_facts(name: str, **spec: Any) -> UserGroupFacts:
 class World:
     """An engine whose pods end when told, and whose evictions happen at once: the victim comes back with what it kept."""
 
-    def __init__(self, nodes: int = 1, gpus: int = 8, *, checked: bool = False, **policy: Any) -> None:
+    def __init__(self, nodes: int = 1, gpus: int = 8, **policy: Any) -> None:
         self.order = PolicyOrder()
         self.engine = Engine([Profile(PROFILE, [Fit()])], order=self.order)
         self.now = 0.0
@@ -57,7 +57,6 @@ class World:
         self.works: dict[str, tuple[Work, int, int]] = {}
         self.last: list[AnyDecision] = []
         self.started: dict[str, float] = {}
-        self.checked = checked
         made: list[ev.AnyEvent] = [
             ev.NodeSeen(node(f"n{i:03d}", cpu="64", resources={GPU: gpus, "example.com/link": 100})) for i in range(nodes)
         ]
@@ -151,7 +150,3 @@ def pod_of(name: str, work: Work, gpus: int, *, suffix: str = "", gang: str = ""
     if suffix:
         made = msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, uid=made.metadata.uid + suffix))
     return made
-
-
-def names(units: Sequence[str]) -> list[str]:
-    return [unit.rpartition("/")[2] for unit in units]

@@ -16,6 +16,7 @@ from muster.objects.view import view_of
 from muster.policy.builtin import DEFAULT, NAMES, builtin_policies, builtin_spec, builtin_text, digest
 from muster.policy.policies import make_policy
 from muster.policy.table import Row, Table
+from tests.policy.building import World
 from tests.policy.test_factors import view
 
 NOW = 1_000_000.0
@@ -136,7 +137,7 @@ def test_balanced() -> None:
         "short": Work(submitted=hour, estimate_s=HOUR),
         "unknown": Work(submitted=NOW - 60),
         "long, waited": Work(submitted=NOW - 3 * DAY, estimate_s=DAY),
-        "late": Work(submitted=NOW - 10 * DAY, estimate_s=30 * DAY, attributes={"gpus": "16"}),
+        "late": Work(submitted=NOW - 10 * DAY, estimate_s=31 * DAY, attributes={"gpus": "16"}),
     }
     assert order("balanced", **works) == ["late", "long, waited", "short", "long", "unknown", "wide"]
     works |= {"wide": msgspec.structs.replace(works["wide"], level=40), "urgent": Work(submitted=NOW, level=1_000)}
@@ -154,3 +155,16 @@ def test_multifactor_has_nine_factors_within_their_bounds() -> None:
     values = dict(zip(policy.names, policy.scores(made, np.array([made.row_of["a"]]), NOW, view()).values[:, 0], strict=True))
     assert {name for name, value in values.items() if not 0 <= value <= 1} == {"nice", "site"}
     assert (values["nice"], values["site"]) == (10_000, -10_000)
+
+
+def test_the_default_keeps_room_for_what_does_not_fit_where_nothing_is_preemptible() -> None:
+    """Narrow work that comes later would otherwise pass the wide one, which scores best by now, again and again."""
+    world = World(nodes=1, gpus=8, **msgspec.to_builtins(builtin_spec("balanced")))
+    for place in range(8):
+        world.submit(f"first{place}", 1, seconds=1_000.0 + place)
+    world.submit("wide", 8, seconds=100.0, at=10.0)
+    for place in range(8):
+        world.end(f"first{place}", at=1_000.0 + place)
+        world.submit(f"later{place}", 1, seconds=5_000.0, at=1_000.0 + place)
+    assert "wide" in world.running
+    assert not world.evicted

@@ -10,7 +10,7 @@ import pytest
 
 from muster.engine.work import Work
 from muster.objects.kinds.muster_queues import Factor, FactorSource
-from muster.policy.factors import SOURCES, Asked, column_of, remaining_s
+from muster.policy.factors import OF_USE, SOURCES, Asked, column_of, remaining_s
 from muster.policy.table import Row, Table, View
 
 NOW = 10_000.0
@@ -133,6 +133,15 @@ def test_sources(source: str, key: str, expected: list[float]) -> None:
 
 def test_every_source_of_the_kind_is_there() -> None:
     assert {*SOURCES, "Constant"} == set(get_args(FactorSource))
+
+
+@pytest.mark.parametrize("source", sorted(SOURCES))
+def test_which_sources_depend_on_what_is_in_use(source: str) -> None:
+    """The line is ranked anew when pods are placed or go for these alone."""
+    made, rows = table(), np.array([0, 1, 2])
+    other = view(free=TOTAL // 2, shares={name: share + 1.0 for name, share in view().shares.items()})
+    here, there = (SOURCES[source](Asked(made, rows, NOW, seen), "") for seen in (view(), other))
+    assert np.array_equal(here, there, equal_nan=True) != (source in OF_USE)
 
 
 @pytest.mark.parametrize("source", sorted({*SOURCES, "Constant"}))

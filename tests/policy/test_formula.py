@@ -19,6 +19,7 @@ from muster.policy.formula import BLOCK_ROWS, FormulaError, compile_formula
 
 NAMES = ("a", "b", "c")
 SOAK = bool(os.environ.get("MUSTER_SOAK"))
+pytestmark = pytest.mark.timeout(3_600 if SOAK else 300)
 
 
 def one(text: str, **values: float) -> float:
@@ -73,6 +74,14 @@ def one(text: str, **values: float) -> float:
         pytest.param("max(0 / 0, 1)", math.nan, id="NaN is kept by max"),
         pytest.param("(0 / 0) == (0 / 0)", 0, id="NaN equals nothing"),
         pytest.param("3 if 0 / 0 > 1 else 4", 4, id="NaN is not larger"),
+        pytest.param("1 / max(0, -0)", math.inf, id="the larger of both zeros is 0"),
+        pytest.param("1 / max(-0, 0)", math.inf, id="in any order"),
+        pytest.param("1 / min(-0, 0)", math.inf, id="the smaller too"),
+        pytest.param("1 / min(0, -0)", math.inf, id="the smaller too, in any order"),
+        pytest.param("1 / clip(-0, 0, 1)", math.inf, id="a bound of 0 is 0"),
+        pytest.param("1 / sign(-0)", math.inf, id="the sign of both zeros is 0"),
+        pytest.param("log(0) ** 0.5", math.inf, id="a power of minus infinity"),
+        pytest.param("1 / (-0) ** 0.5", math.inf, id="a power of -0"),
     ],
 )
 def test_values(text: str, result: float) -> None:
@@ -199,11 +208,12 @@ EXACT: Mapping[str, Callable[..., float]] = {
     "ceil": _guarded(math.ceil),
     "round": _guarded(round),
     "sqrt": _guarded(math.sqrt),
-    "sign": _guarded(lambda x: (x > 0) - (x < 0)),
+    "sign": _guarded(lambda x: float((x > 0) - (x < 0))),
     "step": lambda x: Number(float(x) >= 0),
-    "min": _guarded(min),
-    "max": _guarded(max),
-    "clip": _guarded(lambda x, low, high: min(max(x, low), high)),
+    # Of 0 and -0, always 0.
+    "min": _guarded(lambda *args: min(args) + 0.0),
+    "max": _guarded(lambda *args: max(args) + 0.0),
+    "clip": _guarded(lambda x, low, high: min(max(x, low), high) + 0.0),
     "where": lambda c, x, y: x if c else y,
 }
 ROUNDED: Mapping[str, Callable[..., float]] = {

@@ -90,6 +90,27 @@ def test_a_spent_budget_stops_and_a_new_period_lets_go() -> None:
     assert "a" in world.running
 
 
+@pytest.mark.parametrize("kind", ["user", "queue"])
+def test_what_is_used_up_stops_who_asks_for_it_until_the_next_period(kind: str) -> None:
+    world = World(1, 8)
+    figures = f"spec.limits.consumption[0] of {kind}: limit 5, used 5"
+    status = {"standing": {"exhausted": [{"resource": "nvidia.com/gpu", "message": figures}]}}
+
+    def seen(status: dict[str, Any]) -> ev.AnyEvent:
+        if kind == "user":
+            return ev.UserSeen(user_facts("ann", status=status))
+        queue = queue_facts("other", policy="p")
+        return ev.QueueSeen(msgspec.structs.replace(queue, status=msgspec.convert(status, type(queue.status))))
+
+    world.step(ev.QueueSeen(queue_facts("other", policy="p")), seen(status))
+    world.submit("a", 1, user="ann", queue="other")
+    world.submit("b", 1, user="bob", at=1)
+    assert (world.parked["a"], sorted(world.running)) == ("ConsumptionLimitReached", ["b"])
+    assert world.engine.verdicts["Pod/default/a"].message == f"{figures}; requested 1 (nvidia.com/gpu)"
+    world.step(seen({}))
+    assert "a" in world.running
+
+
 def test_a_suspended_user_starts_nothing() -> None:
     world = World(1, 8)
     world.step(ev.UserSeen(user_facts("ann", suspended=True)))

@@ -152,7 +152,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         predictor.ended(run(10.0 + n, user=f"u{n}", name=f"x{n}"))
     kept = predictor.checkpoint()["kinds"]
     assert len(kept) <= 50
-    assert all(len(values) <= WINDOW for *_, values, _use, _labels in kept)
+    assert all(len(values) <= WINDOW for *_, values, _use in kept)
 
 
 # -- in the order --------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from muster.engine import events as ev
 from muster.engine.decisions import encode
 from muster.policy.backfill import room_for
-from muster.policy.gate import Refusal
+from muster.policy.refusals import Refusal
+from tests.counts import examples
 from tests.policy.building import World, pod_of, queue_facts, user_facts
 
 MODES = ("None", "EASY", "Conservative", "Strict")
@@ -100,13 +101,13 @@ def check_asleep(world: World) -> None:
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_nothing_that_could_start_sleeps(seed: int) -> None:
     play(*history(seed), checked=True)
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 def test_the_same_events_give_the_same_decisions(seed: int) -> None:
     assert play(*history(seed), checked=False)[1] == play(*history(seed), checked=False)[1]
 

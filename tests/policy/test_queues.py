@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.engine import events as ev
-from muster.policy.queues import QueueTree, common
+from muster.policy.queues import DEPTH_MAX, QueueTree, common
 from muster.policy.table import Names
 from tests.policy.building import World, queue_facts
 
@@ -135,3 +135,52 @@ def test_a_weight_takes_effect_at_once() -> None:
     world.step(ev.QueueSeen(queue_facts("r", policy="p", weight=100)))
     after = [world.order.book.table.place[world.order.book.table.row_of[f"Pod/default/r{n}"]] for n in range(4)]
     assert sum(after) < sum(first)
+
+
+# -- depth -------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_tree_that_is_too_deep_is_cut_and_stays_in_the_line() -> None:
+    """Whatever the depth: chains are bounded, and each queue finds those between it and the cut above it."""
+    tree = QueueTree()
+    count = 3 * DEPTH_MAX + 5
+    for n in range(count):
+        tree.put(queue_facts(f"q{n}", parent=f"q{n - 1}" if n else ""))
+    lengths = [len(tree.chain(f"q{n}")) for n in range(count)]
+    assert lengths == [n % DEPTH_MAX + 1 for n in range(count)]
+    names = Names()
+    for n in range(count):
+        names.take(f"q{n}")
+    assert tree.layout(names).depth == DEPTH_MAX
+    assert tree.key(f"q{count - 1}")[0] == f"q{3 * DEPTH_MAX}"
+    tree.put(queue_facts("q0", state="Stopped", pools=["gpu"]))
+    assert tree.stopped_by(f"q{count - 1}") == "q0", "what is stopped above a cut is stopped below it"
+    assert tree.pools(f"q{count - 1}") == ("gpu",)
+
+
+@given(st.lists(st.integers(-1, 9), min_size=1, max_size=10))
+def test_any_parents_make_a_forest(parents: list[int]) -> None:
+    """Chains agree with each other, and end, whatever the parents are: missing, themselves, in circles."""
+    tree = QueueTree()
+    for n, parent in enumerate(parents):
+        tree.put(queue_facts(f"q{n}", parent=f"q{parent}" if parent >= 0 else ""))
+    for n in range(len(parents)):
+        chain = tree.chain(f"q{n}")
+        assert chain[0] == f"q{n}"
+        assert len(set(chain)) == len(chain)
+        assert all(tree.chain(each) == chain[at:] for at, each in enumerate(chain))
+        assert tree.stopped_by(f"q{n}") == ""
+
+
+def test_a_line_is_told_as_each_of_its_places_is() -> None:
+    """Worked out for all at once, and the same as one by one."""
+    factors = [{"name": "level", "source": "JobLevel"}, {"name": "left", "source": "RemainingSeconds", "default": 100.0}]
+    world = World(gpus=1, factors=factors, formula="level / max(left, 1)")
+    for n in range(12):
+        world.submit(f"j{n}", 1, seconds=10.0 * n or None, level=n % 5, at=float(n))
+    told = world.order.places("q", world.now, 100)
+    alone = [world.order.place_of(place.unit, world.now, with_start=False) for place in told]
+    assert [place.position for place in told] == list(range(1, 12))
+    assert told == alone
+    assert told[0].factors[0].contribution != 0
+    assert world.order.places("q", world.now, 0) == []

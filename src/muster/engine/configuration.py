@@ -54,6 +54,7 @@ DEFAULT_PLUGINS: Final = (
     Choice("NodeResourcesBalancedAllocation", 1),
     Choice("ImageLocality", 1),
     Choice("LoadAwareScheduling", 1),
+    Choice("PastRuns", 3),
 )
 DEFAULT_ARGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "LoadAwareScheduling": {

@@ -110,10 +110,6 @@ def largest_first(capacity: Array) -> Callable[[Group], tuple[float, int]]:
     return lambda group: (-_share(group.shape, capacity), group.shape.number)
 
 
-def room_for(free: Array, group: Group) -> int:
-    return int(copies(group.shape, free, group.mask).sum())
-
-
 def _take(free: Array, group: Group) -> Taken | None:
     room = copies(group.shape, free, group.mask)
     if int(room.sum()) < group.count:

@@ -164,7 +164,7 @@ class Cycle:
         if news is not None and not released:
             self.state.restore_news(news)
         shapes = {pod.shape.number: pod.shape for pod in pods}
-        self.waiting.park(Parked(unit, verdict, tuple(shapes.values()), _AFTER_FAULT, False, now + RETRY_S))
+        self.waiting.park(Parked(unit, verdict, tuple(shapes.values()), _AFTER_FAULT, retry_at=now + RETRY_S))
         return [*released, Park(unit.id, verdict, unit.pods)]
 
     # -- 2 ---------------------------------------------------------------------------------------------------------------
@@ -285,15 +285,26 @@ class Cycle:
     def _park_short(self, unit: Unit, short: Shortage | PodRecord) -> list[AnyDecision]:
         kept = self.holds.get(unit.id) if unit.keeps_s else None
         if isinstance(short, Shortage):
-            verdict = explain_shortage(short) if kept is None else explain_kept(short, unit)
-            return self._park(unit, verdict, also=uids_of(kept.placed) if kept is not None else ())
+            if kept is not None:
+                return self._park(unit, explain_kept(short, unit), also=uids_of(kept.placed))
+            return self._park(unit, explain_shortage(short), copies=self._copies(unit, short.stuck))
         is_plain = self.evaluator.is_plain(short) and short.uid not in self.evaluator.nominations
         verdict_or_none = self._explained.get(short.shape.number) if is_plain else None
         if verdict_or_none is None:
             verdict_or_none = self._explain(short)
             if is_plain:
                 self._explained[short.shape.number] = verdict_or_none
-        return self._park(unit, verdict_or_none, is_plain=is_plain)
+        return self._park(unit, verdict_or_none, copies=1 if is_plain else 0)
+
+    def _copies(self, unit: Unit, stuck: PodRecord) -> int:
+        """How many equal pods must start together, if nothing but their shape decides about the unit; otherwise 0."""
+        if len(unit.groups) > 1 or unit.keeps_s or unit.min_free or unit.promise is not None or self.evaluator.nominations:
+            return 0
+        shape, pods = stuck.shape, [self.state.pods[uid] for uid in unit.pods]
+        if any(pod.shape is not shape or pod.labels != stuck.labels for pod in pods):
+            return 0
+        is_plain = self.evaluator.is_plain(stuck) and not self.evaluator.has_late(shape)
+        return unit.groups[0].missing if is_plain else 0
 
     def _park(
         self,
@@ -302,18 +313,18 @@ class Cycle:
         *,
         also: tuple[str, ...] = (),
         wakes: frozenset[Wake] = frozenset(),
-        is_plain: bool = False,
+        copies: int = 0,
         retry_at: float | None = None,
     ) -> list[AnyDecision]:
         if not wakes:
-            wakes = self._local_wakes if is_plain else self._local_wakes | self._wakes(unit)
+            wakes = self._local_wakes if copies else self._local_wakes | self._wakes(unit)
         shapes = {self.state.pods[uid].shape.number: self.state.pods[uid].shape for uid in unit.pods}
-        self.waiting.park(Parked(unit, verdict, tuple(shapes.values()), wakes, is_plain, retry_at))
+        self.waiting.park(Parked(unit, verdict, tuple(shapes.values()), wakes, copies, retry_at))
         return [Park(unit.id, verdict, (*unit.pods, *also))]
 
     def _set_aside(self, unit: Unit, verdict: Verdict, *, retry_at: float | None = None) -> list[AnyDecision]:
         """Park a unit that no room on any node would help: it is made anew when its objects change."""
-        self.waiting.park(Parked(unit, verdict, (), frozenset(), False, retry_at))
+        self.waiting.park(Parked(unit, verdict, (), frozenset(), retry_at=retry_at))
         kept = self.holds.get(unit.id)
         return [Park(unit.id, verdict, (*unit.pods, *(uids_of(kept.placed) if kept is not None else ())))]
 

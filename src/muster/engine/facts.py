@@ -400,11 +400,41 @@ class QueueSpecFacts(Facts):
     state: str = "Open"
 
 
+class FadedFacts(Facts):
+    """Use in resource-seconds, faded with this half-life; as of `at` (seconds since 1970)."""
+
+    half_life_seconds: float = 0
+    used: dict[str, float] = {}
+    at: float = 0
+
+
+class ExhaustedFacts(Facts):
+    resource: str = ""
+    message: str = ""
+
+
+class StandingFacts(Facts):
+    """What the ledger says of a user, group or queue: see `muster.objects.kinds.muster_base.Standing`."""
+
+    faded: list[FadedFacts] = []
+    exhausted: list[ExhaustedFacts] = []
+    """Consumption limits that are reached: what asks for the resource does not start."""
+    stopped: str = ""
+    """Why nothing new of it may start: a budget is spent. Empty when it may."""
+    limits: LimitsFacts | None = None
+    """In force instead of those in the spec, when a budget is spent."""
+
+
+class AccountStatusFacts(Facts):
+    standing: StandingFacts | None = None
+
+
 class QueueFacts(Facts):
     """A Queue."""
 
     metadata: Meta = field(default_factory=Meta)
     spec: QueueSpecFacts = field(default_factory=QueueSpecFacts)
+    status: AccountStatusFacts = field(default_factory=AccountStatusFacts)
 
 
 class PolicyFacts(Facts):
@@ -419,18 +449,6 @@ class ConsumptionFacts(Facts):
     amount: float = 0
 
 
-class StandingFacts(Facts):
-    """What the ledger says of a user or group: see `muster.objects.kinds.muster_base.Usage`."""
-
-    decayed: dict[str, float] = {}
-    """Use in resource-seconds, faded; as of `decayed_at` (seconds since 1970)."""
-    decayed_at: float = 0
-    stopped: str = ""
-    """Why nothing new of it may start: a consumption limit or a budget is spent. Empty when it may."""
-    limits: LimitsFacts | None = None
-    """In force instead of those in the spec, when a budget is spent."""
-
-
 class UserSpecFacts(Facts):
     group: str = ""
     level: float = 0
@@ -440,14 +458,10 @@ class UserSpecFacts(Facts):
     suspended: bool = False
 
 
-class UserStatusFacts(Facts):
-    standing: StandingFacts | None = None
-
-
 class UserFacts(Facts):
     metadata: Meta = field(default_factory=Meta)
     spec: UserSpecFacts = field(default_factory=UserSpecFacts)
-    status: UserStatusFacts = field(default_factory=UserStatusFacts)
+    status: AccountStatusFacts = field(default_factory=AccountStatusFacts)
 
 
 class UserGroupSpecFacts(Facts):
@@ -460,11 +474,11 @@ class UserGroupSpecFacts(Facts):
 class UserGroupFacts(Facts):
     metadata: Meta = field(default_factory=Meta)
     spec: UserGroupSpecFacts = field(default_factory=UserGroupSpecFacts)
-    status: UserStatusFacts = field(default_factory=UserStatusFacts)
+    status: AccountStatusFacts = field(default_factory=AccountStatusFacts)
 
 
 class RunFacts(Facts):
-    """A run that ended well, for predictions: who ran what, how long, on how much."""
+    """A run that ended, for predictions: who ran what, how long, on how much."""
 
     user: str = ""
     group: str = ""
@@ -476,4 +490,6 @@ class RunFacts(Facts):
     used: dict[str, int] = {}
     """Measured, in the units of the engine's rows; empty where nobody measured."""
     labels: dict[str, str] = {}
-    """Of the node, as far as they tell nodes apart by their kind."""
+    """Of the node, as far as they tell nodes apart by their kind; its name as `metadata.name`."""
+    failed: bool = False
+    """It says something about the place then, and nothing about how long such work runs."""

@@ -1,8 +1,8 @@
 """Looking ahead: when will there be room for a unit, if what runs now ends when it is said to?
 
 `Forecast` is made once from the state and the expected releases, and then asked about any number of units: it keeps the
-releases in order of time and adds them to the free amounts in portions, halving the span in which the answer must be. Only free
-amounts are copied; the state is never touched.
+releases in order of time, and finds in one pass over them how much room each of them makes. Only free amounts are copied; the
+state is never touched.
 
 Resources only: `feasible` says where a shape could be at all. Pure, single-threaded, for use within one step.
 
@@ -12,7 +12,9 @@ within SCAN_MAX releases of the first possible time) with everything released be
 
 from __future__ import annotations
 
+import functools
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,7 +23,7 @@ import numpy as np
 
 from muster.engine.blocks import one_shape
 from muster.engine.columns import Array, Mask
-from muster.engine.counting import Group, groups_of, place_groups, room_for
+from muster.engine.counting import COPIES_MAX, Group, copies, groups_of, place_groups
 from muster.engine.reprieve import amounts
 from muster.engine.shapes import Shape
 from muster.engine.victims import Ask, Room, add_at, free_ahead, select
@@ -82,10 +84,12 @@ class Forecast:
         height = len(self._start)
         if any(len(g.shape.request) > height and g.shape.request[height:].any() for g in groups):
             return None
-        step = self._bisect(self._start.copy(), lambda free: all(room_for(free, group) >= group.count for group in groups))
-        if step is None:
+        steps = [self._first_step(group) for group in groups]
+        if any(step is None for step in steps):
             return None
-        if len(groups) > 1:
+        # As more room never hurts one group, all fit, each for itself, when the last of them does.
+        step: int | None = max((step for step in steps if step is not None), default=0)
+        if step is not None and len(groups) > 1:
             step = self._scan(step, groups)
         return None if step is None else self._time(step)
 
@@ -108,25 +112,41 @@ class Forecast:
         if end > begin:
             add_at(free, self._nodes[begin:end], self._held[:, begin:end])
 
-    def _bisect(self, free: Array, fits: Callable[[Array], bool]) -> int | None:
-        """The first step at which `fits`, which more room never makes untrue; None if there is none."""
-        if fits(free):
+    def _first_step(self, group: Group) -> int | None:
+        """The first step at which there is room for a group; None if there is none. All releases at once: after each, how many
+        more pods its node has room for than before it, added up in the order of time."""
+        room = copies(group.shape, self._start, group.mask)
+        missing = group.count - int(room.sum())
+        if missing <= 0:
             return 0
-        low, high = 0, len(self._times)
-        everything = free.copy()
-        self._release(everything, 0, self._count(high))
-        if not fits(everything):
+        if not len(self._nodes):
             return None
-        # `free` is always that of step `low`, where it does not fit; at `high` it does.
-        while high - low > 1:
-            middle = (low + high) // 2
-            later = free.copy()
-            self._release(later, self._count(low), self._count(middle))
-            if fits(later):
-                high = middle
-            else:
-                low, free = middle, later
-        return high
+        by_node, first, lengths = self._by_node
+        nodes = self._nodes[by_node]
+        after: Array = np.full(len(nodes), COPIES_MAX, np.int64)
+        for row in np.flatnonzero(group.shape.request).tolist():
+            held = self._held[row][by_node]
+            freed = np.cumsum(held)
+            freed -= np.repeat(freed[first] - held[first], lengths)
+            np.minimum(after, (self._start[row][nodes] + freed) // group.shape.request[row], out=after)
+        np.maximum(after, 0, out=after)
+        if group.mask is not None:
+            after *= group.mask[nodes]
+        before = np.append(0, after[:-1])
+        before[first] = room[nodes[first]]
+        more: Array = np.empty(len(nodes), np.int64)
+        more[by_node] = after - before
+        reached = np.cumsum(more) >= missing
+        at = int(np.argmax(reached))
+        return bisect_left(self._ends, at + 1) + 1 if reached[at] else None
+
+    @functools.cached_property
+    def _by_node(self) -> tuple[Array, Array, Array]:
+        """The releases node by node, each node's in order of time; where each node's begin, and how many they are."""
+        order = np.argsort(self._nodes, kind="stable")
+        nodes = self._nodes[order]
+        first = np.flatnonzero(np.append(True, nodes[1:] != nodes[:-1]))
+        return order, first, np.diff(np.append(first, len(nodes)))
 
     def _scan(self, first: int, groups: list[Group]) -> int | None:
         """The first step from `first` on at which the greedy search places every group."""

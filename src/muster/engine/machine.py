@@ -32,7 +32,7 @@ from muster.engine.releasing import Holds
 from muster.engine.roster import Roster
 from muster.engine.state import State
 from muster.engine.units import Unit, is_shared, may_wait, single_unit
-from muster.engine.waking import fits_at, promised, wake_for_node, wake_wounders
+from muster.engine.waking import RoomInAll, fits_at, promised, wake_for_node, wake_wounders
 from muster.objects.reasons import Reason, Verdict
 
 Configure = Callable[[Mapping[str, object]], Sequence[Profile]]
@@ -200,11 +200,11 @@ class Engine:
         waiting.wake_due(state.now)
         if freed:
             waiting.wake_by((Wake.ROOM,))
-        kept = promised(state)
+        kept, in_all = promised(state), RoomInAll(state)
         for slot in sorted(freed):
             if not waiting.parked:
                 break
-            wake_for_node(slot, state, waiting, self._cycles, kept)
+            wake_for_node(slot, state, waiting, self._cycles, kept, in_all)
             if self.holds:
                 wake_wounders(slot, state, waiting, self._cycles, self.holds)
 

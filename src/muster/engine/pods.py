@@ -13,6 +13,8 @@ from muster.engine.columns import Array
 from muster.engine.facts import PodFacts
 from muster.engine.resources import Vector
 from muster.engine.shapes import Shape
+from muster.engine.work import decode_work
+from muster.objects.labels import Muster
 
 _BEYOND_ALL = 2**40
 """Above every priority that a pod can have; small enough to be summed."""
@@ -106,6 +108,7 @@ class PodColumns:
         self._node: Array = np.full(64, -1, np.int32)
         self._priority: Array = np.zeros(64, np.int64)
         self._ending: Array = np.zeros(64, np.bool_)
+        self._staying: Array = np.zeros(64, np.bool_)
         self._request: Array = np.zeros((rows, 64), np.int64)
 
     def __len__(self) -> int:
@@ -128,6 +131,12 @@ class PodColumns:
         """Whether it is on its way out: never a victim, its room will be free."""
         self._write_down()
         return self._ending
+
+    @property
+    def staying(self) -> Array:
+        """Whether it is of a job that is not marked preemptible."""
+        self._write_down()
+        return self._staying
 
     @property
     def request(self) -> Array:
@@ -178,6 +187,7 @@ class PodColumns:
         kept = [index for index, _ in pods]
         self._priority[kept] = [_BEYOND_ALL if pod.is_held else pod.priority for _, pod in pods]
         self._ending[kept] = [pod.is_ending or pod.is_victim for _, pod in pods]
+        self._staying[kept] = [_stays(pod.seen) for _, pod in pods]
         rows = max(len(pod.request) for _, pod in pods)
         if rows > len(self._request):
             missing = rows - len(self._request)
@@ -191,7 +201,17 @@ class PodColumns:
         self._node = np.concatenate([self._node, np.full(size, -1, np.int32)])
         self._priority = np.concatenate([self._priority, np.zeros(size, np.int64)])
         self._ending = np.concatenate([self._ending, np.zeros(size, np.bool_)])
+        self._staying = np.concatenate([self._staying, np.zeros(size, np.bool_)])
         self._request = np.concatenate([self._request, np.zeros((len(self._request), size), np.int64)], axis=1)
         self.records += [None] * size
         self._slots += [-1] * size
         self._free = list(range(2 * size - 1, size - 1, -1))
+
+
+def _stays(pod: PodFacts) -> bool:
+    """As its job's controller says; other pods are nobody's job."""
+    text = pod.metadata.annotations.get(Muster.WORK, "")
+    if not text:
+        return False
+    work = decode_work(text)
+    return bool(work.job) and not work.preemptible

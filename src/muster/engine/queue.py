@@ -1,9 +1,9 @@
 """Who waits: units to be tried, in order, and units that were tried and parked, by what would help them.
 
 A parked unit wakes when it could fit after all, and not before: every node that offers more than it did is checked against the
-needs of all parked shapes at once, and of a shape whose pods are alike only as many units wake as the node has room for. One of
-those that does not take the place after all (it is gone, or refused for another reason) passes it on to the next in line. What
-was refused by a rule between pods wakes when such pods change.
+needs of all parked shapes at once, and of units that are alike only as many wake as there is room for: of single pods on that
+node, of gangs of equal pods on all nodes together. One of those that does not take the place after all (it is gone, or refused
+for another reason) passes it on to the next in line. What was refused by a rule between pods wakes when such pods change.
 
 Pure, single-threaded. Invariants: a unit is active or parked or neither, never both; waking keeps a unit's place in the order.
 """
@@ -26,6 +26,8 @@ from muster.objects.reasons import Reason, Verdict
 
 _LAST = 2**62
 Key = tuple[int, int, str, str]
+Kind = tuple[int, int]
+"""Of units that are alike: the number of their pods' shape, and how many of them must start together."""
 
 
 class Parked(msgspec.Struct):
@@ -35,9 +37,14 @@ class Parked(msgspec.Struct):
     verdict: Verdict
     shapes: tuple[Shape, ...]
     wakes: frozenset[Wake]
-    is_plain: bool
-    """A single pod that only its shape decides about: one of its kind that fails stands for all."""
+    copies: int = 0
+    """Above 0: so many pods of one shape must start together, and only the shape decides about them: one unit of its kind that
+    fails stands for all."""
     retry_at: float | None = None
+
+    @property
+    def kind(self) -> Kind | None:
+        return (self.shapes[0].number, self.copies) if self.copies else None
 
     @property
     def is_nominated(self) -> bool:
@@ -60,18 +67,18 @@ class Waiting:
         """Whose places count: the order's, or, without one, those in `_rank`."""
         self._by_shape: dict[int, dict[str, None]] = {}
         """Parked units that no room is being made for, by the numbers of their shapes; but for plain ones."""
-        self._plain: dict[int, dict[str, None]] = {}
-        """Plain ones, likewise."""
-        self._next: dict[int, list[Key]] = {}
+        self._plain: dict[int, dict[int, dict[str, None]]] = {}
+        """Plain ones, by shape, then by how many of it must start together."""
+        self._next: dict[Kind, list[Key]] = {}
         """Heaps over plain ones, made when they are asked for. May have entries of units that are not parked any more."""
         self._nominated: dict[int, dict[str, None]] = {}
         """The others, likewise."""
         self._by_wake: dict[Wake, dict[str, None]] = {}
         self._retries: dict[str, float] = {}
-        self._woken_first: dict[str, Shape] = {}
-        """Active units that woke while others of their shape sleep on."""
-        self._trying: tuple[str, Shape | None] = ("", None)
-        """The unit that was taken out last; of a shape, if others of it sleep on."""
+        self._woken_first: dict[str, Kind] = {}
+        """Active units that woke while others of their kind sleep on."""
+        self._trying: tuple[str, Kind | None] = ("", None)
+        """The unit that was taken out last; of a kind, if others of it sleep on."""
         self._needs = _Needs()
 
     def __len__(self) -> int:
@@ -132,17 +139,22 @@ class Waiting:
 
     def park(self, parked: Parked) -> None:
         unit_id = parked.unit.id
-        if self._trying[0] == unit_id and not parked.is_plain:
+        kind = parked.kind
+        if self._trying[0] == unit_id and self._trying[1] != kind:
             self._pass_on(self._trying[1])
         self._trying = ("", None)
         self.units[unit_id] = parked.unit
         self.parked[unit_id] = parked
-        by_shape = self._where(parked)
+        if kind is not None and not parked.is_nominated:
+            self._plain.setdefault(kind[0], {}).setdefault(kind[1], {})[unit_id] = None
+            if kind in self._next:
+                heapq.heappush(self._next[kind], self._key(parked.unit))
+        else:
+            by_shape = self._nominated if parked.is_nominated else self._by_shape
+            for shape in parked.shapes:
+                by_shape.setdefault(shape.number, {})[unit_id] = None
         for shape in parked.shapes:
-            by_shape.setdefault(shape.number, {})[unit_id] = None
             self._needs.add(shape)
-            if by_shape is self._plain and shape.number in self._next:
-                heapq.heappush(self._next[shape.number], self._key(parked.unit))
         for wake in parked.wakes:
             self._by_wake.setdefault(wake, {})[unit_id] = None
         if parked.retry_at is not None:
@@ -202,12 +214,12 @@ class Waiting:
         self,
         free: Array,
         fits: Callable[[Shape], bool],
-        room: Callable[[Shape], int],
+        room: Callable[[Shape, int], int],
         spare: Callable[[Shape], int] | None = None,
     ) -> int:
         """A node offers `free` (rows): wake the units that could use it. `fits` asks the filters about that node, `room` says
-        how many pods of the shape it could take, `spare` how many if those come that it is kept for. Returns how many woke.
-        Without `spare` who has room coming elsewhere is left alone."""
+        how many units of so many pods of the shape could use it, `spare` how many pods if those come that it is kept for.
+        Returns how many woke. Without `spare` who has room coming elsewhere is left alone."""
         woken = 0
         for shape in self._needs.within(free):
             # A unit of several shapes may have woken for one of them already.
@@ -218,20 +230,29 @@ class Waiting:
                 continue
             if nominated and spare is not None and (count := spare(shape)) > 0:
                 others += heapq.nsmallest(count, nominated, key=lambda unit_id: self._key(self.parked[unit_id].unit))
-            first = list(plain) if len(plain) <= 1 else self._take_first(shape, max(room(shape), 1))
-            if len(first) < len(plain):
-                self._woken_first.update(dict.fromkeys(first, shape))
-            for unit_id in (*first, *others):
+            for copies in sorted(plain):
+                others += self._first_of((shape.number, copies), room(shape, copies))
+            for unit_id in others:
                 self._wake(unit_id)
                 woken += 1
         return woken
 
-    def _take_first(self, shape: Shape, count: int) -> list[str]:
-        """So many of the plain units of the shape, in order; they are about to wake."""
-        plain = self._plain.get(shape.number, {})
-        heap = self._next.get(shape.number)
+    def _first_of(self, kind: Kind, count: int) -> list[str]:
+        """So many units of the kind, in order, which are about to wake for room; they pass it on if they do not take it."""
+        there = self._plain[kind[0]][kind[1]]
+        if count <= 0:
+            return []
+        first = list(there) if len(there) <= 1 else self._take_first(kind, count)
+        if len(first) < len(there):
+            self._woken_first.update(dict.fromkeys(first, kind))
+        return first
+
+    def _take_first(self, kind: Kind, count: int) -> list[str]:
+        """So many of the plain units of the kind, in order; they are about to wake."""
+        plain = self._plain.get(kind[0], {}).get(kind[1], {})
+        heap = self._next.get(kind)
         if heap is None:
-            heap = self._next[shape.number] = [self._key(self.parked[unit_id].unit) for unit_id in plain]
+            heap = self._next[kind] = [self._key(self.parked[unit_id].unit) for unit_id in plain]
             heapq.heapify(heap)
         found: dict[str, None] = {}
         while heap and len(found) < count:
@@ -240,11 +261,11 @@ class Waiting:
                 found[unit_id] = None
         return list(found)
 
-    def _pass_on(self, shape: Shape | None) -> None:
-        """A unit that was woken for a place did not take it: the next of its shape is."""
-        for unit_id in self._take_first(shape, 1) if shape is not None else ():
-            if shape is not None:
-                self._woken_first[unit_id] = shape
+    def _pass_on(self, kind: Kind | None) -> None:
+        """A unit that was woken for a place did not take it: the next of its kind is."""
+        for unit_id in self._take_first(kind, 1) if kind is not None else ():
+            if kind is not None:
+                self._woken_first[unit_id] = kind
             self._wake(unit_id)
 
     # -- inside ------------------------------------------------------------------------------------------------------------
@@ -257,11 +278,6 @@ class Waiting:
         key = self._keys[unit.id] = (self._places.get(unit.id, _LAST), unit.order_key[0], unit.order_key[1], unit.id)
         heapq.heappush(self._heap, key)
 
-    def _where(self, parked: Parked) -> dict[int, dict[str, None]]:
-        if parked.is_nominated:
-            return self._nominated
-        return self._plain if parked.is_plain else self._by_shape
-
     def _wake(self, unit_id: str) -> None:
         parked = self._unpark(unit_id)
         if parked is not None:
@@ -272,17 +288,35 @@ class Waiting:
         if parked is None:
             return None
         self._retries.pop(unit_id, None)
-        by_shape = self._where(parked)
         for shape in parked.shapes:
-            ids = by_shape[shape.number]
-            ids.pop(unit_id, None)
-            if not ids:
-                del by_shape[shape.number]
-                if not any(shape.number in each for each in (self._by_shape, self._plain, self._nominated)):
-                    self._needs.remove(shape)
+            if self._forget(parked, shape.number) and not any(
+                shape.number in each for each in (self._by_shape, self._plain, self._nominated)
+            ):
+                self._needs.remove(shape)
         for wake in parked.wakes:
             self._by_wake[wake].pop(unit_id, None)
         return parked
+
+    def _forget(self, parked: Parked, shape: int) -> bool:
+        """Take the unit out of those that a shape wakes; whether it was the last there."""
+        if parked.is_nominated or not parked.copies:
+            return _drop(self._nominated if parked.is_nominated else self._by_shape, shape, parked.unit.id)
+        kinds = self._plain[shape]
+        if _drop(kinds, parked.copies, parked.unit.id):
+            self._next.pop((shape, parked.copies), None)
+        if kinds:
+            return False
+        del self._plain[shape]
+        return True
+
+
+def _drop(units: dict[int, dict[str, None]], number: int, unit_id: str) -> bool:
+    """Whether it was the last."""
+    ids = units[number]
+    ids.pop(unit_id, None)
+    if not ids:
+        del units[number]
+    return not ids
 
 
 class _Needs:

@@ -44,6 +44,7 @@ BUILTIN: Final[Mapping[str, str]] = {
     "LinkBandwidth": "link_bandwidth",
     "PartyQuota": "party_quota",
     "LoadAwareScheduling": "load_aware",
+    "PastRuns": "past_runs",
 }
 """Name of each built-in plugin, and the module under `muster.engine.plugins` that has it."""
 

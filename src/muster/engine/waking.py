@@ -5,7 +5,6 @@ Pure. Rules between pods are not asked: what they refuse wakes by what the plugi
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from muster.engine.cycle import Cycle
 from muster.engine.holding import Held
 from muster.engine.pods import PodRecord
-from muster.engine.queue import Waiting
+from muster.engine.queue import Kind, Waiting
 from muster.engine.resources import widened
 from muster.engine.shapes import Shape
 from muster.engine.state import State
@@ -29,7 +28,30 @@ def promised(state: State) -> Promised:
     return found
 
 
-def wake_for_node(slot: int, state: State, waiting: Waiting, cycles: Mapping[str, Cycle], kept: Promised) -> None:
+class RoomInAll:
+    """For how many gangs of equal pods the free amounts of all nodes together have room. Each kind is answered once, as those
+    that it lets wake are to be tried before others of their kind: one object per round of waking."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._pods: dict[int, int] = {}
+        self._asked: set[Kind] = set()
+
+    def take(self, shape: Shape, copies: int) -> int:
+        kind = (shape.number, copies)
+        if kind in self._asked:
+            return 0
+        self._asked.add(kind)
+        if shape.number not in self._pods:
+            rows = np.flatnonzero(shape.request)
+            free = np.maximum(self._state.nodes.free[rows], 0) // shape.request[rows, None]
+            self._pods[shape.number] = int(free.min(axis=0).sum()) if len(rows) else copies
+        return self._pods[shape.number] // copies
+
+
+def wake_for_node(  # noqa: PLR0917 - a node, the engine's parts, and what is worked out once for all nodes
+    slot: int, state: State, waiting: Waiting, cycles: Mapping[str, Cycle], kept: Promised, in_all: RoomInAll
+) -> None:
     """`cycles` are by the name of the profile."""
     kept_here = kept.get(state.nodes.names[slot], ())
 
@@ -41,7 +63,10 @@ def wake_for_node(slot: int, state: State, waiting: Waiting, cycles: Mapping[str
         # Amounts are not all that counts: where nobody else is expected, one is let try.
         return _room(slot, state, shape, before) if before else max(_room(slot, state, shape), 1)
 
-    waiting.wake_for(state.nodes.free[:, slot], fits, functools.partial(_room, slot, state), spare)
+    def room(shape: Shape, copies: int) -> int:
+        return max(_room(slot, state, shape), 1) if copies == 1 else in_all.take(shape, copies)
+
+    waiting.wake_for(state.nodes.free[:, slot], fits, room, spare)
     waiting.wake_all([pod.unit for pod in kept_here if _is_ready(slot, state, pod, cycles)])
     _wake_evictors(slot, state, waiting, cycles)
 
@@ -88,7 +113,7 @@ def _wake_evictors(slot: int, state: State, waiting: Waiting, cycles: Mapping[st
         less = [pod for pod in there if pod.priority < shape.priority]
         return bool(less) and _is_enough(slot, state, shape, less) and cycle.evaluator.allows_at(shape, slot)
 
-    waiting.wake_for(state.nodes.capacity[:, slot], could_fit, lambda _: 1)
+    waiting.wake_for(state.nodes.capacity[:, slot], could_fit, lambda _, __: 1)
 
 
 def wake_wounders(slot: int, state: State, waiting: Waiting, cycles: Mapping[str, Cycle], holds: Mapping[str, Held]) -> None:
@@ -105,7 +130,7 @@ def wake_wounders(slot: int, state: State, waiting: Waiting, cycles: Mapping[str
         cycle = cycles.get(shape.spec.scheduler_name)
         return cycle is not None and cycle.evaluator.allows_at(shape, slot)
 
-    waiting.wake_for(free, could_fit, lambda _: 1)
+    waiting.wake_for(free, could_fit, lambda _, __: 1)
 
 
 def _is_enough(slot: int, state: State, shape: Shape, gone: list[PodRecord]) -> bool:

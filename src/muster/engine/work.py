@@ -7,7 +7,11 @@ It travels on the pods themselves, so that every kind of job, and any operator's
   label `muster.dev/preemptible`, annotation `muster.dev/estimate-seconds`; the level is the pod's priority. Each is used where
   `muster.dev/work` is silent.
 
-Pure. A text that can't be read counts as not there: bad input never stops the engine (admission refuses it earlier).
+A pod whose annotation names a job was described by that job's controller, and then its labels add nothing: whoever may change
+a label of a pod can't make it somebody else's, or preemptible.
+
+Pure. A text that can't be read counts as not there, and a number beyond all reason is brought to the nearest reasonable one:
+bad input never stops the engine (admission refuses it earlier).
 """
 
 from __future__ import annotations
@@ -22,6 +26,23 @@ from muster.objects.labels import Muster
 
 TEXT_MAX = 16_384
 """A longer annotation is not read."""
+PIN_MAX = 1_000_000_000
+_SECONDS_MAX = 1e10
+_INSTANT_MAX = 253_402_300_799.0
+"""The end of the year 9999."""
+_AMOUNT_MAX = 1e18
+_BOUNDS: tuple[tuple[str, float, float], ...] = (
+    ("level", -1e10, 1e10),
+    ("estimate_s", 0.0, _SECONDS_MAX),
+    ("deadline", 0.0, _INSTANT_MAX),
+    ("checkpoint_s", 0.0, _SECONDS_MAX),
+    ("submitted", 0.0, _INSTANT_MAX),
+    ("attained_s", 0.0, _SECONDS_MAX),
+    ("preemptions", 0, 1_000_000),
+    ("pin", -PIN_MAX, PIN_MAX),
+)
+_POSITIVE = ("estimate_s", "checkpoint_s")
+"""Of these, nothing at all is as good as not said."""
 
 
 class Work(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
@@ -75,28 +96,67 @@ def decode_work(text: str) -> Work:
     if not text or len(text) > TEXT_MAX:
         return NOTHING
     try:
-        return _decoder.decode(text)
+        return _reasonable(_decoder.decode(text))
     except msgspec.DecodeError:  # ValidationError is one
         return NOTHING
+
+
+def _reasonable(work: Work) -> Work:
+    """The same with every number in its bounds, so that arithmetic with it overflows nowhere."""
+    if _is_reasonable(work):
+        return work
+    changed: dict[str, object] = {}
+    for field, low, high in _BOUNDS:
+        value = getattr(work, field)
+        if value is None or low < value <= high:
+            continue
+        if field in _POSITIVE and value <= low:
+            changed[field] = None
+        elif not low <= value <= high:
+            changed[field] = type(value)(low if value < low else high)
+    if any(not 0 <= amount <= _AMOUNT_MAX for amount in work.estimate_use.values()):
+        changed["estimate_use"] = {name: min(max(amount, 0.0), _AMOUNT_MAX) for name, amount in work.estimate_use.items()}
+    return msgspec.structs.replace(work, **changed) if changed else work
+
+
+def _is_reasonable(work: Work) -> bool:
+    """Quick, as every pod that is seen is asked: says no to some that are."""
+    estimate, every, deadline, pin = work.estimate_s, work.checkpoint_s, work.deadline, work.pin
+    return (
+        -1e9 <= work.level <= 1e9
+        and 0.0 <= work.submitted <= _INSTANT_MAX
+        and 0.0 <= work.attained_s <= _SECONDS_MAX
+        and 0 <= work.preemptions <= 1_000
+        and (estimate is None or 0.0 < estimate <= _SECONDS_MAX)
+        and (every is None or 0.0 < every <= _SECONDS_MAX)
+        and (deadline is None or 0.0 <= deadline <= _INSTANT_MAX)
+        and (pin is None or -PIN_MAX <= pin <= PIN_MAX)
+        and not work.estimate_use
+    )
 
 
 def work_of(pod: PodFacts) -> Work:
     """What the pod says about its work. `submitted` is the pod's own creation when nothing else is said."""
     meta = pod.metadata
     work = decode_work(meta.annotations.get(Muster.WORK, "")) if meta.annotations else NOTHING
-    said = {
+    more: dict[str, object] = {} if work.job else _said_beside(work, meta)
+    if not work.level and pod.spec.priority:
+        more["level"] = float(pod.spec.priority)
+    return msgspec.structs.replace(work, **more) if more else work
+
+
+def _said_beside(work: Work, meta: Meta) -> dict[str, object]:
+    """What labels and annotations of its own say where the work is silent."""
+    more: dict[str, object] = {
         field: value
         for field, key in (("queue", Muster.QUEUE), ("user", Muster.USER), ("group", Muster.GROUP))
         if not getattr(work, field) and (value := _noted(meta, key))
     }
-    more: dict[str, object] = dict(said)
     if not work.preemptible and meta.labels.get(Muster.PREEMPTIBLE) == "true":
         more["preemptible"] = True
     if work.estimate_s is None and (estimate := _seconds(meta.annotations.get(Muster.ESTIMATE_SECONDS, ""))) is not None:
         more["estimate_s"] = estimate
-    if not work.level and pod.spec.priority:
-        more["level"] = float(pod.spec.priority)
-    return msgspec.structs.replace(work, **more) if more else work
+    return more
 
 
 def _noted(meta: Meta, key: str) -> str:
@@ -109,4 +169,4 @@ def _seconds(text: str) -> float | None:
         seconds = float(text)
     except ValueError:
         return None
-    return seconds if math.isfinite(seconds) and seconds > 0 else None
+    return min(seconds, _SECONDS_MAX) if math.isfinite(seconds) and seconds > 0 else None

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 LINES_MAX: Final = 8
 """So many lines (top queues and their pools) have a plan at once, the first in rank."""
-PLANS_MAX: Final = 16
+PLANS_MAX: Final = 64
 """So many plans there are in a line with Conservative backfill."""
 TRIES_MAX: Final = 8
 """So many of a line are looked at until one is found that a plan helps."""

@@ -4,14 +4,16 @@ Fed by `PolicyOrder` (objects, units that join and leave) and by its plugin (pod
 as they move, as most that a gang tries are given back at once; `settle` then writes down what has really changed.
 
 Pure, single-threaded. Invariants, after `settle`: a unit has a row while it waits or holds anything; `used` of a row, the
-charges of the quota tree and the rates of faded use are sums over the same placed pods; `version` grows with every change that
-could let anybody start who could not before, or the other way round.
+charges of the quota tree and the rates of faded use are sums over the same placed pods; `version` grows with every change of
+who waits and what runs, and the counters beside it with a part of them each: what was worked out from the books holds as long
+as the counters that it depends on stand still.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -22,14 +24,17 @@ from muster.engine.state import State
 from muster.engine.units import Unit
 from muster.engine.work import Work, work_of
 from muster.objects.time import time_or
-from muster.policy.backfill import Pieces
 from muster.policy.expecting import end_said
+from muster.policy.kinds import Kinds, pieces_of
+from muster.policy.limits import Limits
 from muster.policy.people import People
 from muster.policy.queues import QueueTree
 from muster.policy.ranking import Line
-from muster.policy.table import Names, Row, Table
-from muster.quota.limits import UNLIMITED
-from muster.quota.tree import Breach, NodeKey, NodeKind, NodeSpec, QuotaTree
+from muster.policy.table import Row, Table
+from muster.quota.tree import Breach, NodeKind, NodeSpec
+
+MARKED_MAX: Final = 4_096
+"""So many marks are kept until somebody looks; after more, everything is looked at again."""
 
 
 class _Placed:
@@ -49,7 +54,7 @@ class Book:
         self.state = state
         self.table = Table(len(state.table))
         self.tree = QueueTree()
-        self.quota = QuotaTree()
+        self.limits = Limits(state, self.table)
         self.people = People(self.table, self.tree)
         self.line = Line()
         """Those that wait in a queue."""
@@ -63,23 +68,23 @@ class Book:
         self.surprises = 0
         """How often room came or went otherwise than was expected: what was planned by it does not hold any more."""
         self.blocked_version = 0
-        """Grows when others wait in vain than before."""
-        self.fell: dict[NodeKey, None] = {}
-        """Nodes of the quota tree whose use fell, or whose limits changed, since somebody looked."""
+        """Grows when others wait in vain than before, or might: by one with each mark."""
+        self.marked: list[int] = []
+        """Rows that were marked since the front of the line was looked at last."""
+        self.stops = 0
+        """Grows when a unit stops running."""
         self.row_at: Array = np.full(64, -1, np.int64)
         """By index of the placed pods: the row of its unit."""
-        self.pieces: dict[int, Pieces] = {}
-        """By kind: what must fit before a unit of it can start."""
+        self._kinds = Kinds()
+        self.pieces = self._kinds.pieces
         self.jobs: dict[str, dict[str, None]] = {}
         """By `Work.job`: its units."""
         self.leading: dict[str, str] = {}
         """By unit: the pod that speaks for it."""
-        self._kinds = Names()
         self._moved: dict[str, PodRecord] = {}
         self._placed: dict[str, _Placed] = {}
         self._pods_of: dict[str, dict[str, None]] = {}
         """By unit: its placed pods."""
-        self._limited: set[NodeKey] = set()
         self.stopping: Callable[[str, int], None] | None = None
         """Told of a unit and its row when nothing of it runs any more, before the row forgets."""
 
@@ -118,6 +123,8 @@ class Book:
         if table.refusal[row] != refusal or table.is_blocked[row] != is_blocked:
             table.refusal[row], table.is_blocked[row] = refusal, is_blocked
             self.blocked_version += 1
+            if len(self.marked) < MARKED_MAX:
+                self.marked.append(row)
 
     def reread(self, pod: PodRecord) -> bool:
         """The pod was seen again: whether it says something else about its work."""
@@ -125,9 +132,7 @@ class Book:
         if row is None or self.leading.get(pod.unit) != pod.uid or self._work(pod) == self.table.works[row]:
             return False
         self._refill(pod.unit, pod)
-        self.version += 1
-        self.line_version += 1
-        self.surprises += 1
+        self.others_than_before()
         return True
 
     def refill(self) -> None:
@@ -136,6 +141,10 @@ class Book:
             pod = self.state.pods.get(self.leading.get(unit_id, ""))
             if pod is not None:
                 self._refill(unit_id, pod)
+        self.others_than_before()
+
+    def others_than_before(self) -> None:
+        """What is known of units has changed, so lines and plans were made of something else."""
         self.version += 1
         self.line_version += 1
         self.surprises += 1
@@ -164,17 +173,13 @@ class Book:
         if pods is not None or row is None:
             members = pods or [pod]
             request = _sum(members)
-            pieces, count = _pieces(required or members), len(members)
+            pieces, count = pieces_of(required or members), len(members)
         else:
             request, pieces, count = table.request[:, row].copy(), self.pieces[int(table.kind[row])], int(table.pods[row])
         old = int(table.kind[row]) if row is not None else -1
-        # What one of a kind finds out holds for the others, unless rules between pods could tell them apart.
-        alike = "" if _is_plain(pieces) else unit_id
-        key = "\0".join((queue, work.user, group, alike, *(f"{shape.number}*{number}" for shape, number in pieces)))
-        kind = self._kinds.take(key)
-        self.pieces[kind] = pieces
+        kind = self._kinds.take(unit_id, queue, work.user, group, pieces)
         if old >= 0:
-            self._forget_kind(old)
+            self._kinds.give(old)
         filling = Row(
             request=request,
             pods=count,
@@ -201,15 +206,9 @@ class Book:
     def _drop(self, unit_id: str) -> None:
         row = self.table.row_of[unit_id]
         self._unjob(unit_id, row)
-        self._forget_kind(int(self.table.kind[row]))
+        self._kinds.give(int(self.table.kind[row]))
         self.leading.pop(unit_id, None)
         self.table.drop(unit_id)
-
-    def _forget_kind(self, kind: int) -> None:
-        name = self._kinds.names[kind]
-        self._kinds.give(kind)
-        if self._kinds.find(name) < 0:
-            self.pieces.pop(kind, None)
 
     def _unjob(self, unit_id: str, row: int) -> None:
         job = self.table.works[row].job
@@ -306,24 +305,21 @@ class Book:
         return min(time_or(pod.facts.status.start_time, now), now) if pod.phase is Phase.BOUND else now
 
     def _charge(self, unit_id: str, row: int) -> None:
+        """What it holds counts against limits, and as use that fades."""
         table = self.table
-        work = table.works[row]
-        names = self.state.table.names
-        amounts = {names[at]: int(table.used[at, row]) for at in np.flatnonzero(table.used[:, row]).tolist()}
-        others = any(other != unit_id and self._pods_of.get(other) for other in self.jobs.get(work.job, ()))
-        queue, group = self.name_of_queue(row), self.name_of_group(row)
-        fell = self.quota.start(unit_id, work.user, queue, amounts, 0 if others else 1, group=group)
-        self.fell.update(dict.fromkeys(fell))
-        self.people.charge(unit_id, (work.user, group, queue), float(table.used_dominant[row]), self.state.now)
+        self.limits.charge(row, self._jobs_more(row))
+        names = (table.works[row].user, table.group_name(row), table.queue_name(row))
+        self.people.charge(unit_id, names, float(table.used_dominant[row]), self.state.now)
 
     def _stop(self, unit_id: str, row: int) -> None:
         table = self.table
         if self.stopping is not None:
             self.stopping(unit_id, row)
+        self.stops += 1
         table.is_running[row] = False
         table.started[row] = np.nan
         table.hold(row, np.zeros(1, np.int64))
-        self.fell.update(dict.fromkeys(self.quota.stop(unit_id)))
+        self.limits.stop(unit_id)
         self.people.charge(unit_id, ("", "", ""), 0.0, self.state.now)
         self._pass_job(table.works[row].job)
         if not table.is_waiting[row]:
@@ -337,39 +333,27 @@ class Book:
                 self._charge(other, row)
                 break
 
-    def jobs_more(self, row: int) -> int:
-        """How many more jobs would run if the unit started: none, if others of its job run."""
-        units = self.jobs.get(self.table.works[row].job, ())
-        return 0 if any(other != self.table.ids[row] and self._pods_of.get(other) for other in units) else 1
-
-    @property
-    def has_limits(self) -> bool:
-        """Whether any limit could stop anybody."""
-        return bool(self._limited)
+    # -- limits ----------------------------------------------------------------------------------------------------------------
 
     def check(self, row: int) -> Breach | None:
         """The limit that starting the unit would break."""
-        table = self.table
-        names, request = self.state.table.names, table.request[:, row].tolist()
-        amounts = {names[at]: amount for at, amount in enumerate(request) if amount}
-        work = table.works[row]
-        return self.quota.check_start(
-            work.user, self.name_of_queue(row), amounts, self.jobs_more(row), group=self.name_of_group(row)
-        )
+        return self.limits.check(row, self._jobs_more(row))
 
     def set_limits(self, spec: NodeSpec) -> None:
         """An object with limits was seen."""
         self.blocked_version += 1
-        self.fell.update(dict.fromkeys(self.quota.put(spec)))
-        if spec.limits != UNLIMITED or spec.stopped:
-            self._limited.add(spec.key)
-        else:
-            self._limited.discard(spec.key)
+        self.limits.put(spec)
 
     def drop_limits(self, kind: NodeKind, name: str) -> None:
         self.blocked_version += 1
-        self.fell.update(dict.fromkeys(self.quota.drop(kind, name)))
-        self._limited.discard((kind, name))
+        self.limits.drop(kind, name)
+
+    def _jobs_more(self, row: int) -> int:
+        """How many jobs run because the unit does, or would: none, if others of its job run."""
+        units = self.jobs.get(self.table.works[row].job, ())
+        return 0 if any(other != self.table.ids[row] and self._pods_of.get(other) for other in units) else 1
+
+    # -- placed pods -----------------------------------------------------------------------------------------------------------
 
     def unit_of_placed(self, uid: str) -> str:
         """The unit of a pod that has a place, as far as that is written down; "" of others."""
@@ -381,35 +365,9 @@ class Book:
         pods = [self.state.pods[uid] for uid in self._pods_of.get(unit_id, ())]
         return [(self.state.nodes.slots[pod.node], pod.request) for pod in pods]
 
-    # -- names -----------------------------------------------------------------------------------------------------------------
-
-    def name_of_queue(self, row: int) -> str:
-        number = int(self.table.queue[row])
-        return self.table.queues.names[number] if number >= 0 else ""
-
-    def name_of_group(self, row: int) -> str:
-        number = int(self.table.group[row])
-        return self.table.groups.names[number] if number >= 0 else ""
-
 
 def _sum(pods: Sequence[PodRecord]) -> Array:
     total: Array = np.zeros(max(len(pod.request) for pod in pods), np.int64)
     for pod in pods:
         total[: len(pod.request)] += pod.request
     return total
-
-
-def _pieces(pods: Sequence[PodRecord]) -> Pieces:
-    counts: dict[int, int] = {}
-    shapes = {}
-    for pod in pods:
-        counts[pod.shape.number] = counts.get(pod.shape.number, 0) + 1
-        shapes[pod.shape.number] = pod.shape
-    return tuple((shapes[number], count) for number, count in sorted(counts.items()))
-
-
-def _is_plain(pieces: Pieces) -> bool:
-    """Whether nothing but amounts and the nodes themselves decides where the pods may be."""
-    return not any(
-        shape.spec.affinity is not None or shape.spec.topology_spread_constraints or shape.spec.volumes for shape, _ in pieces
-    )

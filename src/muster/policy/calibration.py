@@ -6,8 +6,10 @@ far to both sides that the promised part of them would have been inside: of all 
 
 Promises that were broken too often make it wider, and kept ones slowly narrower (adaptive conformal inference): `miss` is the
 part that it aims to leave out, moved by RATE with each outcome, so that in the long run the promised part is inside, whatever
-the waits do. A wait that is longer than its interval counts as soon as that is sure, not when it ends: else only short waits
-would teach.
+the waits do. Promises are broken in bursts: one long run that was not foreseen makes all that wait behind it late. That is paid
+back slowly: below MISS_LOW the part shrinks ever less, as an interval that leaves out next to nothing is very wide, and helps
+nobody who was late already. A wait that is longer than its interval counts as soon as that is sure, not when it ends: else only
+short waits would teach.
 
 Pure, bounded (KEPT_MAX), deterministic. Before KEPT_MIN outcomes there is no interval: nothing honest could be said.
 """
@@ -20,20 +22,25 @@ from typing import Any, Final
 
 import numpy as np
 
-CONFIDENCE: Final = 0.9
-RATE: Final = 0.015
-KEPT_MIN: Final = 40
-KEPT_MAX: Final = 1_000
+from muster.policy.quantiles import HIGH
+
+CONFIDENCE: Final = HIGH
+RATE: Final = 0.02
+KEPT_MIN: Final = 80
+KEPT_MAX: Final = 500
 NEAR: Final = 120
 SIZE_WEIGHT: Final = 0.5
 """Twice the size is as far away as a wait that differs by so much of a logarithm."""
 MISS_MAX: Final = 0.4
+MISS_LOW: Final = 0.04
+_EASES: Final = 0.1
 SPLITS: Final = (0.0, 0.1, 0.2, 0.3, 0.5)
 """Of the part that is left out: how much of it on the early side. The split that gives the shortest interval is taken."""
 AT_ONCE_S: Final = 60.0
 """Added to waits before the logarithm: below a minute, twice as long is no difference that matters."""
 _BEYOND: Final = 0.3
-_MORE: Final = 10.0
+_DEEP: Final = 0.3
+"""Once so much is owed, nothing that was seen is wide enough: intervals grow for as long as promises fail."""
 _LONGER: Final = 0.2
 
 
@@ -62,7 +69,7 @@ class Calibration:
         middles, sizes = np.array(self._middles)[turns], np.array(self._sizes)[turns]
         nearest = turns[np.argsort(np.abs(middles - middle) + SIZE_WEIGHT * np.abs(sizes - size), kind="stable")[:NEAR]]
         kept = np.sort(np.array(self._distances)[nearest]).tolist()
-        miss = min(max(self.miss, 0.0), MISS_MAX)
+        miss = self.left_out
         best, width = (0.0, 0.0), math.inf
         for split in SPLITS:
             low, high = self._reach(kept, miss * split, 1.0 - miss * (1.0 - split))
@@ -72,11 +79,17 @@ class Calibration:
                 best, width = (first, last), math.exp(last) - math.exp(first)
         return best
 
+    @property
+    def left_out(self) -> float:
+        """The part that a new interval is to leave out."""
+        return min(self.miss, MISS_MAX) if self.miss >= MISS_LOW else MISS_LOW * math.exp((self.miss - MISS_LOW) / _EASES)
+
     def _reach(self, kept: list[float], low: float, high: float) -> tuple[float, float]:
         """The distances between which the part from `low` to `high` lies, of one more like those that are kept."""
         count = len(kept)
         first, last = math.floor(low * (count + 1)) - 1, math.ceil(high * (count + 1)) - 1
-        beyond = kept[-1] + (_BEYOND + _MORE * max(-self.miss, 0.0)) * max(kept[-1] - kept[count // 2], _LONGER)
+        more = _BEYOND + max(-self.miss - _DEEP, 0.0)
+        beyond = kept[-1] + more * max(kept[-1] - kept[count // 2], _LONGER)
         return (kept[first] if first >= 0 else -math.inf), (kept[last] if last < count else beyond)
 
     def add(self, middle: float, distance: float, size: float = 0.0) -> int:

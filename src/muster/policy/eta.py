@@ -27,6 +27,7 @@ from muster.engine.columns import Array
 from muster.engine.work import Work
 from muster.policy.calibration import CONFIDENCE, KEPT_MIN, Calibration, log_wait, longer, wait_of
 from muster.policy.futures import LINE_MAX, Futures
+from muster.policy.quantiles import plain
 from muster.policy.ranking import FIRST
 from muster.policy.table import Row
 
@@ -41,6 +42,7 @@ OPEN_MAX: Final = 5_000
 FRESH_S: Final = 60.0
 """A forecast made so soon after the unit came is one of its first."""
 SPREAD_MIN: Final = 0.3
+SPREAD_POWER: Final = 0.25
 ASKED: Final = "(asked)"
 _HORIZON_S: Final = 30 * 86_400.0
 
@@ -247,7 +249,7 @@ class Forecaster:
         mine = rows[(table.queue[rows] == table.queue[row]) & table.is_waiting[rows]]
         if not len(mine):
             return len(rows)
-        score = float(order.ranker.scored(np.array([row]), now, order.view_of)[0][0])
+        score = float(order.ranker.scored(np.array([row]), now, order.views.of)[0][0])
         behind = mine[~(table.score[mine] >= score)] if not math.isnan(score) else mine[:0]
         return int(table.place[behind].min()) - FIRST if len(behind) else len(rows)
 
@@ -258,7 +260,7 @@ class Forecaster:
             "arrivals": self.futures.checkpoint(),
             "calibrations": [one.checkpoint() for one in self.calibrations],
             "open": [
-                [one.unit, one.at, one.calibration, one.middle, one.spread, one.size, _plain(one.first), _plain(one.last)]
+                [one.unit, one.at, one.calibration, one.middle, one.spread, one.size, plain(one.first), plain(one.last)]
                 for one in self._open.values()
                 if not one.is_counted
             ],
@@ -278,17 +280,13 @@ class Forecaster:
 
 
 def summary(times: Array) -> tuple[float, float]:
-    """The middle of an ensemble of waits, and its spread, as logarithms. The root of the spread: what futures differ by says
-    less than it seems, as all of them leave out the same things."""
+    """The middle of an ensemble of waits, and its spread, as logarithms. The fourth root of the spread: what futures differ by
+    says far less than it seems, as all of them leave out the same things."""
     logs = np.array([log_wait(float(one)) for one in np.minimum(times, _HORIZON_S)])
     low, middle, high = np.quantile(logs, [0.16, 0.5, 0.84]).tolist()
-    return float(middle), math.sqrt(max((high - low) / 2.0, SPREAD_MIN))
+    return float(middle), max((high - low) / 2.0, SPREAD_MIN) ** SPREAD_POWER
 
 
 def _size(share: float) -> float:
     """Of the cluster, in doublings."""
     return math.log2(max(share, 1e-6))
-
-
-def _plain(number: float) -> float | None:
-    return number if math.isfinite(number) else None

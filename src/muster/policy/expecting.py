@@ -62,9 +62,9 @@ def run_time(table: Table, row: int) -> float:
 
 def kept_service(table: Table, rows: Array, now: float) -> Array:
     """What running rows would keep if they were stopped now: what was kept before, and what was saved since the start."""
-    elapsed = np.maximum(now - table.started[rows], 0.0)
+    elapsed = np.fmax(now - table.started[rows], 0.0)
     every = table.checkpoint_s[rows]
     with np.errstate(invalid="ignore", divide="ignore"):
         saved = np.where(every > 0, np.floor(elapsed / every) * every, np.where(every == 0, elapsed, 0.0))
-    kept: Array = table.attained_s[rows] + np.nan_to_num(saved, nan=0.0)
+    kept: Array = table.attained_s[rows] + saved
     return kept

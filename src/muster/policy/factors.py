@@ -19,14 +19,13 @@ from muster.engine.columns import Array
 from muster.objects.amounts import resources_named
 from muster.objects.kinds.muster_queues import Factor
 from muster.objects.labels import Koordinator
+from muster.policy.expecting import OVERRUN_S_MIN
 
 if TYPE_CHECKING:
     from muster.policy.table import Table, View
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
-OVERRUN_S_MIN: Final = 60.0
-"""What has run longer than expected is expected to run as long again as it is over, at least so long."""
 GPU: Final = "gpu"
 """As a key: every GPU resource together, in whole devices."""
 SHARE_KEYS: Final = ("user", "group", "queue")
@@ -241,6 +240,9 @@ _UNSURE: Final = frozenset(
     }
 )
 """Sources that may know nothing of some work."""
+OF_USE: Final = frozenset({"FairShare", "Pressure", "Interference"})
+"""Sources that read what is in use (`free` and `shares` of the view): a line ranked by one of them is ranked anew whenever
+pods are placed or go."""
 
 
 def column_of(factor: Factor, asked: Asked) -> Array:
@@ -256,7 +258,8 @@ def column_of(factor: Factor, asked: Asked) -> Array:
         values = np.maximum(values, factor.min)
     if factor.max is not None:
         values = np.minimum(values, factor.max)
-    return values
+    # Of 0 and -0 processors take the one or the other, and a formula may divide by it: here it is 0.
+    return values if factor.min is None and factor.max is None else values + 0.0
 
 
 def bounded(factor: Factor, value: float) -> float:
@@ -264,4 +267,4 @@ def bounded(factor: Factor, value: float) -> float:
     value /= factor.scale
     if factor.min is not None:
         value = max(value, factor.min)
-    return value if factor.max is None else min(value, factor.max)
+    return (value if factor.max is None else min(value, factor.max)) + 0.0

@@ -35,7 +35,8 @@ class Fading:
         if passed <= 0:
             return
         kept = 2.0 ** (-passed / self.half_life_s)
-        grown = (1.0 - kept) * self.half_life_s / math.log(2)
+        # Exact also for half-lives so long that nothing seems to fade: 1 - kept would be 0, and no use would count.
+        grown = -math.expm1(-passed * math.log(2) / self.half_life_s) * self.half_life_s / math.log(2)
         self._value = self._value * kept + self._rate * grown
         self.as_of = now
 
@@ -48,7 +49,8 @@ class Fading:
     def add(self, name: str, use: float) -> None:
         """Use from before, faded to `as_of`."""
         if name:
-            self._value[self._number(name)] += use
+            number = self._number(name)  # which may make the columns anew
+            self._value[number] += use
 
     def values(self, names: Sequence[str]) -> Array:
         """Faded use of each."""
@@ -66,7 +68,8 @@ class Fading:
         self.as_of = as_of
         self._value[:] = 0.0
         for name, value in values.items():
-            self._value[self._number(name)] = value
+            number = self._number(name)
+            self._value[number] = value
 
     def _number(self, name: str) -> int:
         number = self._numbers.get(name)

@@ -31,7 +31,23 @@ def _as_float(test: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _power(base: _Value, exponent: _Value) -> Any:
-    return np.square(base) if np.ndim(exponent) == 0 and exponent == 2 else np.power(base, exponent)
+    if np.ndim(exponent) == 0:
+        if exponent == 2:
+            return np.square(base)
+        if exponent == 0.5:
+            # NumPy takes the root of it where there is one exponent, and the power where there is a column of them: of minus
+            # infinity, and of -0, these differ.
+            return np.sqrt(np.where(np.isneginf(base), np.inf, base) + 0.0)
+    return np.power(base, exponent)
+
+
+def _highest(*args: _Value) -> Any:
+    """Of 0 and -0 processors take the one or the other, and what is divided by it differs in all: here it is 0."""
+    return functools.reduce(np.maximum, args) + 0.0
+
+
+def _lowest(*args: _Value) -> Any:
+    return functools.reduce(np.minimum, args) + 0.0
 
 
 _OPERATIONS: Final[Mapping[str, Callable[..., Any]]] = {
@@ -54,7 +70,7 @@ _OPERATIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "**": _power,
     "abs": np.abs,
     "ceil": np.ceil,
-    "clip": lambda x, low, high: np.minimum(np.maximum(x, low), high),
+    "clip": lambda x, low, high: _lowest(np.maximum(x, low), high),
     "exp": np.exp,
     "floor": np.floor,
     "isnan": _as_float(np.isnan),
@@ -62,10 +78,10 @@ _OPERATIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "log10": np.log10,
     "log1p": np.log1p,
     "log2": np.log2,
-    "max": lambda *args: functools.reduce(np.maximum, args),
-    "min": lambda *args: functools.reduce(np.minimum, args),
+    "max": _highest,
+    "min": _lowest,
     "round": np.rint,
-    "sign": np.sign,
+    "sign": lambda x: np.sign(x) + 0.0,
     "sqrt": np.sqrt,
     "step": _as_float(lambda x: np.greater_equal(x, 0)),
     "tanh": np.tanh,

@@ -15,56 +15,53 @@ line are played, the first ones.
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
 
 from muster.engine.columns import Array
-from muster.policy.forward import Held, Lane, Mode, Scene, Waits, starts
-from muster.policy.gate import Refusal
+from muster.objects.kinds.muster_queues import PolicyPreemption, SchedulingPolicySpec
+from muster.policy.arrivals import ARRIVALS_MAX, MEMBERS, Arrival, Arrivals, drawn, uniform
+from muster.policy.expecting import expected_ends, run_times
+from muster.policy.forward import Held, Lane, Runs, Scene, Waits, starts
 from muster.policy.ranking import FIRST
+from muster.policy.refusals import Refusal
 from muster.policy.table import NOT_PINNED
 
 if TYPE_CHECKING:
     from muster.policy.order import PolicyOrder
 
-MEMBERS: Final = 8
 LINE_MAX: Final = 500
-ARRIVALS_MAX: Final = 4_096
-LANES_MAX: Final = 32
-NODES_MAX: Final = 64
+LANES_MAX: Final = 64
+LENGTHS_S: Final = (60.0, 300.0, 1_200.0, 3_600.0, 14_400.0, 43_200.0, 172_800.0)
+"""Where lengths matter, work between two of these counts as equally long."""
+NODES_MAX: Final = 512
 """In a larger cluster only sums over all nodes are played."""
 RESOURCES_MAX: Final = 3
-DAYS_MAX: Final = 7
-DAY_S: Final = 86_400.0
-WINDOW_S_MIN: Final = 3_600.0
 EVENTS_MAX: Final = 2_000
-RUN_S_MAX: Final = 30 * DAY_S
 UNKNOWN_S: Final = 3_600.0
 """The median of what nobody knows anything about; nine in ten end within ten times that."""
 EPOCHS_S: Final = (900.0, 3_600.0, 14_400.0, 57_600.0, 230_400.0)
-_NINE: Final = math.log(9.0)
 _FIRST_OF_ALL: Final = -1e300
 _LEFT_OUT: Final = (Refusal.NO_QUEUE, Refusal.STOPPED, Refusal.LIMIT)
 
 
-class Arrival:
-    """Work that came: when, asking for what, how long it was expected to run, and how it stood: its score, and its place in the
-    line (0 to 1); NaN where that is not known."""
+class _Stage(msgspec.Struct, frozen=True, kw_only=True):
+    """`line` and `running` have what `Waits` and `Runs` need besides run times, in their order."""
 
-    __slots__ = ("at", "high_s", "median_s", "pods", "request", "score", "standing")
-
-    def __init__(self, at: float, request: tuple[int, ...], pods: int, median_s: float, high_s: float) -> None:
-        self.at, self.request, self.pods, self.median_s, self.high_s = at, request, pods, median_s, high_s
-        self.standing = self.score = math.nan
+    scene: Scene
+    line: Sequence[tuple[float, int, float, float]]
+    running: Sequence[tuple[Held, float, float, int, float, float]]
+    lane_of: Callable[[Sequence[int], int, float], int]
 
 
 class Futures:
     def __init__(self, order: PolicyOrder) -> None:
         self._order = order
-        self.arrivals: deque[Arrival] = deque(maxlen=ARRIVALS_MAX)
+        self.arrivals = Arrivals()
         self._new: dict[str, Arrival] = {}
         """Those whose standing is not known yet."""
 
@@ -77,7 +74,7 @@ class Futures:
         median_s, high_s = self._lengths(np.array([row]))
         request = tuple(table.request[:, row].tolist())
         arrival = Arrival(state.now, request, int(table.pods[row]), float(median_s[0]), float(high_s[0]))
-        self.arrivals.append(arrival)
+        self.arrivals.kept.append(arrival)
         if len(self._new) < ARRIVALS_MAX:
             self._new[table.ids[row]] = arrival
 
@@ -98,43 +95,76 @@ class Futures:
         row that does not wait, the place before which it would, and the unit that would not be there then."""
         for unit_id in list(self._new):
             self.note_standing(unit_id)
-        order, table = self._order, self._order.book.table
+        table = self._order.book.table
         line = self.line() if instead is None else self._line_with(*instead)
-        line_rows = line[:LINE_MAX]
-        index = {row: at for at, row in enumerate(line_rows.tolist())}
+        rows, running = line[:LINE_MAX], np.flatnonzero(table.is_running)
+        index = {row: at for at, row in enumerate(rows.tolist())}
         played = frozenset(index[row] for row in wanted if row in index)
-        running = np.flatnonzero(table.is_running)
-        resources, total = self._resources(line_rows, running)
-        free = np.maximum(order.state.nodes.free[resources], 0).astype(np.float64).T
-        by_node = len(free) <= NODES_MAX
-        free = free if by_node else free.sum(axis=0, keepdims=True)
-        lanes = _Lanes(total, by_node)
-        asked = zip(table.request[resources][:, line_rows].T.tolist(), table.pods[line_rows].tolist(), strict=True)
-        line_lanes = [lanes.of(one, pods) for one, pods in asked]
-        chosen = resources.tolist()
-        arrivals = [
-            (one, lanes.of([one.request[at] if at < len(one.request) else 0 for at in chosen], one.pods))
-            for one in self.arrivals
-        ]
-        held = [self._held(row, resources, by_node) for row in running.tolist()]
-        wait_s, run_s = self._lengths(line_rows), self._lengths(running)
+        stage = self._stage(rows, running, now)
+        past = self.arrivals.past(stage.lane_of, len(line), by_score=bool(stage.scene.later))
+        wait_s, run_s = self._lengths(rows), self._lengths(running)
+        kept = table.attained_s[rows]
         served = table.attained_s[running] + np.maximum(now - table.started[running], 0.0)
-        keys, later = self._keys(line_rows, now)
-        coming_keys = self._coming_keys(len(line), later is not None)
-        scene = Scene(
-            free=free.tolist(), lanes=lanes.lanes, mode=self._mode(line_rows), later=later or (), events_max=EVENTS_MAX
-        )
         found: dict[int, list[float]] = {row: [] for row in wanted}
         for member in range(MEMBERS):
-            left = drawn(*run_s, _uniform(running, member, 1), served) - served
-            lengths = drawn(*wait_s, _uniform(line_rows, member, 2), table.attained_s[line_rows]) - table.attained_s[line_rows]
-            ends = list(zip(np.maximum(left, 1.0).tolist(), held, strict=True))
-            waits = [Waits(*one) for one in zip(keys, line_lanes, lengths.tolist(), strict=True)]
-            begun = starts(scene, ends, waits, _coming(arrivals, coming_keys, now, member), played)
+            left = drawn(*run_s, uniform(running, member, 1), served) - served
+            lengths = drawn(*wait_s, uniform(rows, member, 2), kept) - kept
+            begun = starts(
+                stage.scene,
+                [Runs(end, *one) for end, one in zip(np.maximum(left, 1.0).tolist(), stage.running, strict=True)],
+                [
+                    Waits(key, lane, run, 0.0, *rest)
+                    for run, (key, lane, *rest) in zip(lengths.tolist(), stage.line, strict=True)
+                ],
+                past.coming(now, member),
+                played,
+            )
             for row in wanted:
                 at = index.get(row)
                 found[row].append(begun.get(at, math.inf) if at is not None else math.inf)
         return {row: np.array(times) for row, times in found.items()}
+
+    def _stage(self, rows: Array, running: Array, now: float) -> _Stage:
+        """What all members have in common."""
+        order, table = self._order, self._order.book.table
+        resources, total = self._resources(rows, running)
+        free = np.maximum(order.state.nodes.free[resources], 0).astype(np.float64).T
+        by_node = len(free) <= NODES_MAX
+        rules = self._rules(rows)
+        lanes = _Lanes(total, by_node, by_length=rules.backfill.mode in ("EASY", "Conservative"))
+        chosen = resources.tolist()
+
+        def lane_of(request: Sequence[int], pods: int, said_s: float) -> int:
+            return lanes.of([request[at] if at < len(request) else 0 for at in chosen], pods, said_s)
+
+        wait_s = run_times(table, rows).tolist()
+        line_lanes, held_lanes = (
+            [
+                lanes.of(*one)
+                for one in zip(table.request[resources][:, of].T.tolist(), table.pods[of].tolist(), said, strict=True)
+            ]
+            for of, said in ((rows, wait_s), (running, run_times(table, running).tolist()))
+        )
+        keys, later = self._keys(rows, now)
+        yields, again = self._yielding(running, rules.preemption, now, is_scored=later is not None)
+        line_yields, _ = self._yielding(rows, rules.preemption, now, is_scored=later is not None)
+        since = np.minimum(table.started[running] - now, 0.0).tolist()
+        said = expected_ends(table, running, now)[0] - now
+        held = [self._held(row, resources, by_node) for row in running.tolist()]
+        scene = Scene(
+            free=(free if by_node else free.sum(axis=0, keepdims=True)).tolist(),
+            lanes=lanes.lanes,
+            mode=rules.backfill.mode,
+            later=later or (),
+            restart_s=float(rules.preemption.restart_cost_seconds),
+            events_max=EVENTS_MAX,
+        )
+        return _Stage(
+            scene=scene,
+            line=list(zip(keys, line_lanes, line_yields, wait_s, strict=True)),
+            running=list(zip(held, yields, again, held_lanes, since, said.tolist(), strict=True)),
+            lane_of=lane_of,
+        )
 
     def _held(self, row: int, resources: Array, by_node: bool) -> Held:
         """What a running unit holds, and where."""
@@ -158,17 +188,9 @@ class Futures:
         first = _FIRST_OF_ALL * (1.0 - np.arange(len(line)) / (2.0 * len(line)))
         made = []
         for ahead in (0.0, *EPOCHS_S):
-            score = order.ranker.scored(line, now + ahead, order.view_of)[0]
+            score = order.ranker.scored(line, now + ahead, order.views.of)[0]
             made.append(np.where(is_first, first, -np.nan_to_num(score, nan=-1e299)).tolist())
         return made[0], list(zip(EPOCHS_S, made[1:], strict=True))
-
-    def _coming_keys(self, count: int, by_score: bool) -> list[float]:
-        """One for each arrival."""
-        known = [one.score if by_score else one.standing for one in self.arrivals]
-        usual = [one for one in known if not math.isnan(one)]
-        middle = float(np.median(usual)) if usual else (-1e299 if by_score else 1.0)
-        filled = [middle if math.isnan(one) else one for one in known]
-        return [-one for one in filled] if by_score else [one * count - 0.5 for one in filled]
 
     def _line_with(self, row: int, place: int, without: str) -> Array:
         table, line = self._order.book.table, self.line()
@@ -204,50 +226,54 @@ class Futures:
         high = np.where(np.isnan(high), np.where(np.isnan(said), 10.0 * UNKNOWN_S, said), high)
         return np.maximum(median, 1.0), np.maximum(high, 1.05 * np.maximum(median, 1.0))
 
-    def _mode(self, line: Array) -> Mode:
-        """The backfilling of most of the line."""
+    def _rules(self, line: Array) -> SchedulingPolicySpec:
+        """The policy of most of the line."""
         order, table = self._order, self._order.book.table
-        if not len(line):
-            return "None"
         numbers = table.queue[line]
         number = int(np.bincount(numbers[numbers >= 0]).argmax()) if (numbers >= 0).any() else -1
-        if number < 0:
-            return "None"
-        return order.policy_of(table.queues.names[number])[1].spec.backfill.mode
+        return order.policy_of(table.queues.names[number])[1].spec if number >= 0 else SchedulingPolicySpec()
+
+    def _yielding(
+        self, rows: Array, rules: PolicyPreemption, now: float, *, is_scored: bool
+    ) -> tuple[list[float], list[float]]:
+        """Of work that runs or may: for which keys it makes way, and its own key when it waits again. Nobody makes way where
+        scores do not compare."""
+        table = self._order.book.table
+        own = np.zeros(len(rows))
+        if not rules.enabled or not is_scored or not table.is_preemptible[rows].any():
+            return [-math.inf] * len(rows), own.tolist()
+        able = table.is_preemptible[rows] & (table.pin[rows] == NOT_PINNED) & (table.preemptions[rows] < rules.per_job_max)
+        own = -np.nan_to_num(self._order.ranker.scored(rows, now, self._order.views.of)[0], nan=-1e299)
+        # A hair less than its own, so that equals never stop each other.
+        bar = own - np.abs(own) * (rules.gain_percent_min / 100.0 + 1e-9) - 1e-9
+        return np.where(able, bar, -np.inf).tolist(), own.tolist()
 
     # -- checkpoints -----------------------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> list[list[Any]]:
-        return [
-            [one.at, list(one.request), one.pods, one.median_s, one.high_s, _plain(one.standing), _plain(one.score)]
-            for one in self.arrivals
-        ]
+        return self.arrivals.checkpoint()
 
     def restore(self, kept: Sequence[Sequence[Any]]) -> None:
         self._new.clear()
-        self.arrivals.clear()
-        for at, request, pods, median_s, high_s, standing, score in kept:
-            arrival = Arrival(float(at), tuple(int(one) for one in request), int(pods), float(median_s), float(high_s))
-            arrival.standing = math.nan if standing is None else float(standing)
-            arrival.score = math.nan if score is None else float(score)
-            self.arrivals.append(arrival)
+        self.arrivals.restore(kept)
 
 
 class _Lanes:
     """Different requests, numbered. When there are too many, they are rounded up, ever more coarsely."""
 
-    def __init__(self, total: Array, by_node: bool) -> None:
+    def __init__(self, total: Array, by_node: bool, *, by_length: bool) -> None:
         self.lanes: list[Lane] = []
         self._numbers: dict[Lane, int] = {}
-        self._total, self._by_node = [max(float(one), 1.0) for one in total], by_node
+        self._total, self._by_node, self._by_length = [max(float(one), 1.0) for one in total], by_node, by_length
 
-    def of(self, request: Sequence[int], pods: int) -> int:
+    def of(self, request: Sequence[int], pods: int, said_s: float) -> int:
         """The lane of a unit that asks for `request` in all; its pods are taken to be alike."""
         count = max(pods, 1) if self._by_node else 1
-        lane = Lane(tuple(float(one) / count for one in request), count)
+        length = bisect_left(LENGTHS_S, said_s) if self._by_length else 0
+        lane = Lane(tuple(float(one) / count for one in request), count, length)
         number = self._numbers.get(lane)
         if number is None and len(self.lanes) >= LANES_MAX:
-            lane = Lane(tuple(_power(one, whole) for one, whole in zip(lane.piece, self._total, strict=True)), count)
+            lane = Lane(tuple(_power(one, whole) for one, whole in zip(lane.piece, self._total, strict=True)), count, length)
             number = self._numbers.get(lane)
         if number is None:
             number = self._numbers[lane] = len(self.lanes)
@@ -260,60 +286,3 @@ def _power(amount: float, whole: float) -> float:
     if amount <= 0:
         return 0.0
     return float(min(whole / 1024 * 2.0 ** max(math.ceil(math.log2(amount * 1024 / whole)), 0), max(whole, amount)))
-
-
-def drawn(median: Array, high: Array, uniform: Array, served: Array) -> Array:
-    """Run times in all, given that so much was served already."""
-    width = np.log(high / median) / _NINE
-    # The odds that it would have ended by now; as logarithms, as they may be astronomical.
-    odds = np.clip(np.log(np.maximum(served, 1e-9) / median) / width, -60.0, 60.0)
-    before = 1.0 / (1.0 + np.exp(-odds))
-    level = np.clip(before + (1.0 - before) * uniform, 1e-6, 1.0 - 1e-6)
-    times: Array = np.minimum(median * np.power(level / (1.0 - level), width), RUN_S_MAX)
-    return np.maximum(times, served + 1.0)
-
-
-def _uniform(rows: Array, member: int, stream: int) -> Array:
-    """Numbers between 0 and 1 that look like chance and are none: a mix of the bits of row, member and stream."""
-    mixed = rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(
-        (member * 7 + stream) * 0xD1B54A32D192ED03 % 2**64
-    )
-    mixed ^= mixed >> np.uint64(30)
-    mixed *= np.uint64(0xBF58476D1CE4E5B9)
-    mixed ^= mixed >> np.uint64(27)
-    mixed *= np.uint64(0x94D049BB133111EB)
-    mixed ^= mixed >> np.uint64(31)
-    uniform: Array = (mixed >> np.uint64(11)).astype(np.float64) / 2.0**53
-    return uniform
-
-
-def _plain(number: float) -> float | None:
-    return number if math.isfinite(number) else None
-
-
-def _coming(arrivals: Sequence[tuple[Arrival, int]], keys: Sequence[float], now: float, member: int) -> Iterator[Waits]:
-    """What will come, as it came before: on another day, at this time of day; in the first day, as in the time until now."""
-    span = now - arrivals[0][0].at if arrivals else 0.0
-    if span < WINDOW_S_MIN:
-        return
-    if span >= DAY_S:
-        period = DAY_S * (1 + member % min(int(span / DAY_S), DAYS_MAX))
-        begin = now - period
-    else:
-        period, begin = span, now - span * (1.0 - (member * 5 % MEMBERS) / MEMBERS)
-    kept = [(one, lane, key) for (one, lane), key in zip(arrivals, keys, strict=True) if one.at > now - period]
-    phase = np.mod(np.array([one.at for one, _, _ in kept]) - begin, period)
-    numbers = np.arange(len(kept))
-    lengths = drawn(
-        np.array([one.median_s for one, _, _ in kept]),
-        np.array([one.high_s for one, _, _ in kept]),
-        _uniform(numbers, member, 3),
-        np.zeros(len(kept)),
-    )
-    turns = np.argsort(phase, kind="stable").tolist()
-    shift = 0.0
-    while kept:
-        for at in turns:
-            _, lane, key = kept[at]
-            yield Waits(key, lane, float(lengths[at]), float(phase[at]) + shift)
-        shift += period

@@ -12,7 +12,7 @@ away again if it were tried, or there is no room for its kind; who wakes and is 
 
 from __future__ import annotations
 
-import enum
+import math
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -21,11 +21,13 @@ from muster.engine.columns import Array
 from muster.objects.reasons import Reason, Verdict
 from muster.policy.backfill import Plan
 from muster.policy.book import Book
-from muster.policy.plans import REFUSED_BY_PLAN, Plans
+from muster.policy.plans import Plans
 from muster.policy.ranking import Ranked
+from muster.policy.refusals import REFUSED_BY_PLAN, Refusal
 from muster.quota.tree import NodeKey
 
 if TYPE_CHECKING:
+    from muster.engine.pods import PodRecord
     from muster.engine.units import Unit
 
 
@@ -34,23 +36,10 @@ WAKES_MAX: Final = 4
 was heard of. More would help nobody, and the engine must come to rest."""
 
 
-class Refusal(enum.IntEnum):
-    """Why a unit sleeps."""
-
-    NONE = 0
-    HELD = 1
-    NO_QUEUE = 2
-    STOPPED = 3
-    LIMIT = 4
-    PASSING = REFUSED_BY_PLAN
-    """Strict: nobody passes who stands before."""
-    DELAYING = REFUSED_BY_PLAN + 1
-
-
 class Gate:
     def __init__(self, book: Book, plans: Plans) -> None:
         self._book, self._plans = book, plans
-        plans.bar = self.bar
+        plans.front.bar = self.bar
         self.limit: Array | None = None
         """Where the unit that was let through last may go: what is left beside plans, (rows, nodes)."""
         self.limited: frozenset[str] = frozenset()
@@ -67,6 +56,11 @@ class Gate:
         """By row: how often it woke at this moment."""
         self._called: dict[str, None] = {}
         """Sleepers that an event lets go."""
+        self._open: dict[int, bool] = {}
+        self._open_of: tuple[int, ...] = ()
+        self._nobody_of: tuple[int, ...] = ()
+        self._nobody_before = 0.0
+        """While `_room_since` is that: no sleeper before this place could go."""
 
     # -- refusing --------------------------------------------------------------------------------------------------------------
 
@@ -98,12 +92,34 @@ class Gate:
         self._plans.let_pass(unit.id, bound)
         return None
 
+    def take_off(self, pod: PodRecord, slot: int, count: int) -> None:
+        """So many pods like this (-1: one less) were placed there: if they are of the unit that was let through, what is left
+        for the rest of it follows."""
+        if self.limit is not None and pod.uid in self.limited:
+            height = min(len(pod.request), len(self.limit))
+            self.limit[:height, slot] -= count * pod.request[:height]
+
     def bar(self, row: int) -> bool:
         """Put a unit to sleep that stands in front, but may not start whatever the others do; whether it was one."""
+        book, table = self._book, self._book.table
+        if not book.limits.is_any and not table.is_held[row] and self._is_open(int(table.queue[row])):
+            return False
         found = self._barred(row)
         if found is not None:
             self._sleep(row, found[0], is_blocked=False)
         return found is not None
+
+    def _is_open(self, queue: int) -> bool:
+        """Whether the queue with this number exists, and starts work."""
+        tree, names = self._book.tree, self._book.table.queues
+        made_of = (tree.version, names.version)
+        if made_of != self._open_of:
+            self._open, self._open_of = {}, made_of
+        found = self._open.get(queue)
+        if found is None:
+            name = names.names[queue]
+            found = self._open[queue] = name in tree.queues and not tree.stopped_by(name)
+        return found
 
     def _barred(self, row: int) -> tuple[Refusal, Verdict] | None:
         """What keeps it from starting whatever the others do."""
@@ -111,7 +127,7 @@ class Gate:
         work = table.works[row]
         if work.hold:
             return Refusal.HELD, Verdict(reason=Reason.HELD_BY_ADMIN, message=f"held in the queue: {work.hold}")
-        queue = book.name_of_queue(row)
+        queue = table.queue_name(row)
         if queue not in book.tree.queues:
             message = f"Queue {queue} does not exist; create it, or name another in the job's spec.queue"
             return Refusal.NO_QUEUE, Verdict(reason=Reason.QUEUE_NOT_FOUND, subject=f"Queue {queue}", message=message)
@@ -119,7 +135,7 @@ class Gate:
         if stopped:
             message = f"Queue {stopped} starts nothing: its spec.state is Stopped; an administrator sets it to Open"
             return Refusal.STOPPED, Verdict(reason=Reason.QUEUE_STOPPED, subject=f"Queue {stopped}", message=message)
-        if not book.has_limits:
+        if not book.limits.is_any:
             return None
         breach = book.check(row)
         if breach is None:
@@ -138,7 +154,7 @@ class Gate:
         """A unit that a limit let go has gone, or can't go for another reason: the next may be asked."""
         node = self._opened.pop(unit_id, None)
         if node is not None:
-            self._book.fell[node] = None
+            self._book.limits.fell[node] = None
 
     def left(self, unit_id: str) -> None:
         """The unit waits no more."""
@@ -173,8 +189,7 @@ class Gate:
     @property
     def could_matter(self) -> bool:
         """Whether another order of the line alone could let anybody start: somebody sleeps for whom there is room."""
-        table = self._book.table
-        sleepers = np.flatnonzero(table.refusal >= REFUSED_BY_PLAN)
+        sleepers = self._sleepers()
         return bool(len(sleepers)) and self._plans.has_room(sleepers)
 
     def wakes(self, ranked: Ranked, now: float) -> list[str]:
@@ -185,7 +200,7 @@ class Gate:
             called, self._called = self._called, {}
             # Also who waits for room: a hold must take it out of the way of others.
             rows += [row for unit_id in called if (row := table.row_of.get(unit_id)) is not None and table.is_waiting[row]]
-        if self._book.fell:
+        if self._book.limits.fell:
             rows += self._within_limits()
         rows += self._beside_plans(ranked, now)
         found: list[str] = []
@@ -198,7 +213,7 @@ class Gate:
 
     def _within_limits(self) -> list[int]:
         book, table = self._book, self._book.table
-        fell, book.fell = book.fell, {}
+        fell, book.limits.fell = book.limits.fell, {}
         found: list[int] = []
         for node in fell:
             sleepers = self._at_limit.get(node)
@@ -226,6 +241,10 @@ class Gate:
             self._limit_of[unit_id] = to
 
     def _beside_plans(self, ranked: Ranked, now: float) -> list[int]:
+        sleepers = self._sleepers()
+        if not len(sleepers) or not self._plans.is_any_within(sleepers):
+            # Whatever is planned, nobody of them fits.
+            return []
         asked = self._now_asked(ranked, now)
         if asked is None or asked == self._asked:
             return []
@@ -234,6 +253,9 @@ class Gate:
         for row in found:
             self._woken[row] = self._woken.get(row, 0) + 1
         return found
+
+    def _sleepers(self) -> Array:
+        return np.flatnonzero(self._book.table.refusal >= REFUSED_BY_PLAN)
 
     def _now_asked(self, ranked: Ranked, now: float) -> tuple[int, ...] | None:
         """What the answer of `_next` depends on; None when nobody sleeps because of a plan."""
@@ -247,8 +269,7 @@ class Gate:
         moment = (self._book.room_version, self._book.state.nodes.version, ranked.number, self._book.epoch)
         if moment != self._moment:
             self._moment, self._woken = moment, {}
-        table = self._book.table
-        sleepers = np.flatnonzero(table.refusal >= REFUSED_BY_PLAN)
+        sleepers = self._sleepers()
         spent = [row for row, count in self._woken.items() if count >= WAKES_MAX]
         if spent:
             sleepers = sleepers[~np.isin(sleepers, spent)]
@@ -257,18 +278,25 @@ class Gate:
 
     def _before(self, row: int, ranked: Ranked, now: float) -> int | None:
         """The sleeper that stands before the unit and could go now: it is tried first."""
-        if self._plans.is_before_all(row, ranked):
+        table = self._book.table
+        if self._plans.front.is_before_all(row, ranked):
             return None
         asked = self._now_asked(ranked, now)
-        if asked is None:
+        if asked is None or (self._room_since(ranked) == self._nobody_of and table.place[row] <= self._nobody_before):
             return None
         key = (*asked, self._book.blocked_version)
         if key != self._first_of:
             self._first_of, self._first = key, self._next(ranked, now)[:1]
-        table = self._book.table
+            self._nobody_of = self._room_since(ranked)
+            self._nobody_before = float(table.place[self._first[0]]) if self._first else math.inf
         if not self._first or table.refusal[self._first[0]] < REFUSED_BY_PLAN:
             return None
         return self._first[0] if table.place[self._first[0]] < table.place[row] else None
+
+    def _room_since(self, ranked: Ranked) -> tuple[int, ...]:
+        """While this is the same, work was at most started: nobody has found room who had none."""
+        book = self._book
+        return (ranked.number, book.state.nodes.version, book.stops, book.epoch, self._plans.made)
 
 
 def _behind(plan: Plan, reason: Reason) -> Verdict:

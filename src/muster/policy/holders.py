@@ -1,15 +1,16 @@
-"""Who uses what a limit has none left of: for work that waits because a queue or a user has reached its limit. Pure.
+"""Who uses what a limit has none left of: for work that waits because a queue, user or group has reached its limit. Pure.
 
 Asked when somebody wants to know, not when the limit is found reached: it looks at every pod that has a node.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
 
-from muster.engine.events import QueueSeen
+from muster.engine.events import QueueSeen, UserGroupSeen, UserSeen
 from muster.engine.pool_use import uses
 from muster.engine.state import State
 from muster.engine.work import Work
@@ -22,14 +23,14 @@ _DEPTH_MAX: Final = 64
 def with_holders(state: State, verdict: Verdict) -> Verdict:
     """The same verdict, with those who use most of what is limited. Unchanged where it is about no limit, or names them."""
     kind, _, name = verdict.subject.partition(" ")
-    if len(verdict.shortfalls) != 1 or verdict.shortfalls[0].holders or kind not in ("Queue", "User"):
+    if len(verdict.shortfalls) != 1 or verdict.shortfalls[0].holders or kind not in _TREES:
         return verdict
     short = verdict.shortfalls[0]
-    queues = _Queues(state)
+    above = _TREES[kind](state)
     sums: dict[str, int] = {}
     for use in uses(state, state.nodes.names):
         key = use.work.job or use.unit
-        if not (use.work.user == name if kind == "User" else name in queues.of(use.work)) or "/" not in key:
+        if name not in above.of(use.work) or "/" not in key:
             continue
         if short.resource == "jobs":
             sums[key] = 1
@@ -38,6 +39,14 @@ def with_holders(state: State, verdict: Verdict) -> Verdict:
     most = sorted(sums.items(), key=lambda item: (-item[1], item[0]))[:HOLDERS_MAX]
     holders = tuple(Holder(kind=key.partition("/")[0], name=key.partition("/")[2], amount=amount) for key, amount in most)
     return msgspec.structs.replace(verdict, shortfalls=(msgspec.structs.replace(short, holders=holders),))
+
+
+class _Users:
+    def __init__(self, state: State) -> None:
+        pass
+
+    def of(self, work: Work) -> list[str]:
+        return [work.user]
 
 
 class _Queues:
@@ -50,9 +59,34 @@ class _Queues:
 
     def of(self, work: Work) -> list[str]:
         """Its own queue, and those above it."""
-        found: list[str] = []
-        name = work.queue or self._default
-        while name and name not in found and len(found) < _DEPTH_MAX:
-            found.append(name)
-            name = self._parents.get(name, "")
-        return found
+        return _upwards(work.queue or self._default, self._parents)
+
+
+class _Groups:
+    """The tree, as far as it takes to say of which groups work is."""
+
+    def __init__(self, state: State) -> None:
+        seen = list(state.order_objects.values())
+        self._group_of = {event.user.metadata.name: event.user.spec.group for event in seen if isinstance(event, UserSeen)}
+        self._parents = {
+            event.group.metadata.name: event.group.spec.parent for event in seen if isinstance(event, UserGroupSeen)
+        }
+
+    def of(self, work: Work) -> list[str]:
+        """The group of its user, and those above it."""
+        return _upwards(self._group_of.get(work.user) or work.group, self._parents)
+
+
+_TREES: Final[Mapping[str, Callable[[State], _Queues | _Users | _Groups]]] = {
+    "Queue": _Queues,
+    "User": _Users,
+    "UserGroup": _Groups,
+}
+
+
+def _upwards(name: str, parents: Mapping[str, str]) -> list[str]:
+    found: list[str] = []
+    while name and name not in found and len(found) < _DEPTH_MAX:
+        found.append(name)
+        name = parents.get(name, "")
+    return found

@@ -2,7 +2,10 @@
 
 Fed by `PolicyOrder`: pods that are seen to have succeeded, units that stop. A unit's run counts once all its pods are gone from
 their nodes, none was seen to fail, and one at least was seen to succeed: from its start to that instant, and what earlier
-attempts had kept. Work that was stopped says nothing about how long it would have run.
+attempts had kept. Work that was stopped says nothing about how long it would have run. Pods that failed, and were not being
+stopped, count against the node that they ran on.
+
+It is also what the engine's PastRuns asks (`of_pod`): where work of the pod's kind ran better and worse.
 
 What was foretold when a unit joined stays with it, except that after 8, 16, 32 ... runs all units are foretold anew: in the
 beginning nothing is known, and much is learned quickly.
@@ -12,13 +15,15 @@ Pure, single-threaded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
+import msgspec
 import numpy as np
 
 from muster.engine import events as ev
 from muster.engine.facts import PodFacts, RunFacts
+from muster.engine.plugins.past_runs import ADVICE, NODE, Leaning
 from muster.engine.work import Work
 from muster.objects.labels import KoordinatorNode
 from muster.policy.book import Book
@@ -26,7 +31,9 @@ from muster.policy.predict import Prediction
 
 ANEW_FIRST: Final = 8
 PLACE_LABELS: Final = (KoordinatorNode.GPU_MODEL, "node.kubernetes.io/instance-type", "kubernetes.io/arch")
-"""What tells nodes apart by their kind: where work may run faster."""
+"""What tells nodes apart by their kind: where work may run faster. Beside these, each node is a place of its own."""
+FAILED_MAX: Final = 16
+"""Pods of a unit whose failure counts."""
 
 
 class Foretells(Protocol):
@@ -34,11 +41,18 @@ class Foretells(Protocol):
 
     runs: int
 
+    @property
+    def has_leanings(self) -> bool: ...
+
     def learn(self, runs: ev.RunsSeen) -> None: ...
 
     def ended(self, run: RunFacts, estimate_s: float | None = None) -> None: ...
 
+    def failed(self, run: RunFacts) -> None: ...
+
     def predict(self, work: Work, request: Mapping[str, int], now: float) -> Prediction | None: ...
+
+    def leanings(self, work: Work) -> Sequence[Leaning]: ...
 
     def checkpoint(self) -> dict[str, Any]: ...
 
@@ -52,14 +66,21 @@ class Learning:
         """Units of which a pod has finished: whether all that did succeeded."""
         self._where: dict[str, dict[str, str]] = {}
         """Of these: labels of the nodes that they ran on, where those agree."""
+        self._failed: dict[str, dict[str, dict[str, str]]] = {}
+        """By unit and pod: labels of the node that it failed on."""
         self._anew_at = ANEW_FIRST
         book.stopping = self._stopping
+        if predictor is not None:
+            book.state.extras[ADVICE] = self
 
     def seen(self, pod: PodFacts) -> None:
         """A pod as it was seen."""
         if self.predictor is not None and pod.is_finished and (unit := self._book.unit_of_placed(pod.metadata.uid)):
             self._well[unit] = self._well.get(unit, True) and pod.status.phase == "Succeeded"
             labels = self._labels(pod.spec.node_name)
+            failed = self._failed.get(unit, {})
+            if pod.status.phase == "Failed" and not pod.metadata.deletion_timestamp and len(failed) < FAILED_MAX:
+                self._failed.setdefault(unit, failed)[pod.metadata.uid] = labels
             before = self._where.get(unit, labels)
             self._where[unit] = {key: value for key, value in labels.items() if before.get(key) == value}
 
@@ -79,10 +100,19 @@ class Learning:
             return None
         return self.predictor.predict(self._work(row), self._request(row), self._book.state.now)
 
+    def of_pod(self, uid: str) -> Sequence[Leaning]:
+        """Where work like the pod's ran better and worse, the strongest last."""
+        if self.predictor is None or not self.predictor.has_leanings:
+            return ()
+        pod = self._book.state.pods.get(uid)
+        row = self._book.table.row_of.get(pod.unit) if pod is not None else None
+        return self.predictor.leanings(self._book.table.works[row]) if row is not None else ()
+
     def _stopping(self, unit_id: str, row: int) -> None:
         """Nothing of the unit runs any more; its row still says what ran."""
-        labels = self._where.pop(unit_id, {})
-        if self.predictor is None or not self._well.pop(unit_id, False):
+        labels, failed = self._where.pop(unit_id, {}), self._failed.pop(unit_id, {})
+        has_ended_well = self._well.pop(unit_id, False)
+        if self.predictor is None:
             return
         table, state = self._book.table, self._book.state
         work = self._work(row)
@@ -95,8 +125,11 @@ class Learning:
             ended=state.now,
             labels=labels,
         )
-        self.predictor.ended(run, work.estimate_s)
-        self._look_anew()
+        for where in failed.values():
+            self.predictor.failed(msgspec.structs.replace(run, labels=where, failed=True))
+        if has_ended_well:
+            self.predictor.ended(run, work.estimate_s)
+            self._look_anew()
 
     def _look_anew(self) -> None:
         assert self.predictor is not None
@@ -110,13 +143,11 @@ class Learning:
         book = self._book
         for row in list(book.table.row_of.values()):
             self.foretell(row)
-        book.version += 1
-        book.line_version += 1
-        book.surprises += 1
+        book.others_than_before()
 
     def _work(self, row: int) -> Work:
         work = self._book.table.works[row]
-        group = self._book.name_of_group(row)
+        group = self._book.table.group_name(row)
         if group and not work.group:
             return Work(user=work.user, group=group, name=work.name, type=work.type, estimate_s=work.estimate_s)
         return work
@@ -128,8 +159,10 @@ class Learning:
     def _labels(self, node: str) -> dict[str, str]:
         nodes = self._book.state.nodes
         slot = nodes.slots.get(node)
-        labels = nodes.facts[slot].metadata.labels if slot is not None else {}
-        return {key: labels[key] for key in PLACE_LABELS if labels.get(key)}
+        if slot is None:
+            return {}
+        labels = nodes.facts[slot].metadata.labels
+        return {NODE: node, **{key: labels[key] for key in PLACE_LABELS if labels.get(key)}}
 
     # -- checkpoints -----------------------------------------------------------------------------------------------------------
 
@@ -137,7 +170,13 @@ class Learning:
         if self.predictor is None:
             return {}
         where = {unit: dict(labels) for unit, labels in self._where.items()}
-        return {"predictor": self.predictor.checkpoint(), "well": dict(self._well), "where": where, "anew": self._anew_at}
+        return {
+            "predictor": self.predictor.checkpoint(),
+            "well": dict(self._well),
+            "where": where,
+            "failed": {unit: {uid: dict(labels) for uid, labels in pods.items()} for unit, pods in self._failed.items()},
+            "anew": self._anew_at,
+        }
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         if self.predictor is None or "predictor" not in kept:
@@ -145,5 +184,7 @@ class Learning:
         self.predictor.restore(kept["predictor"])
         self._well = {str(unit): bool(well) for unit, well in kept["well"].items()}
         self._where = {str(unit): dict(labels) for unit, labels in kept["where"].items()}
+        failed = kept.get("failed", {})
+        self._failed = {str(unit): {str(uid): dict(labels) for uid, labels in pods.items()} for unit, pods in failed.items()}
         self._anew_at = max(int(kept["anew"]), ANEW_FIRST)
         self.foretell_all()

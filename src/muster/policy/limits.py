@@ -1,16 +1,76 @@
-"""Queues, users and groups, as the engine's events have them, as nodes of the quota tree. Pure."""
+"""The limits of queues, users and groups: their objects as nodes of the quota tree, and what runs as it counts against them.
+
+`Limits` is the book's part that knows them: fed with nodes (`queue_node` and the others make them of the engine's facts), told
+by the book what starts and stops, asked by the gate. Pure, single-threaded.
+"""
 
 from __future__ import annotations
 
+import msgspec
+
+from muster.engine.columns import Array
 from muster.engine.facts import LimitsFacts, QueueFacts, StandingFacts, UserFacts, UserGroupFacts
+from muster.engine.state import State
 from muster.objects.reasons import Reason
-from muster.quota.limits import Ceilings, ceilings
-from muster.quota.tree import NodeSpec
+from muster.policy.table import Table
+from muster.quota.limits import UNLIMITED, Ceilings, ceilings
+from muster.quota.reading import exhausted_of
+from muster.quota.tree import Breach, NodeKey, NodeKind, NodeSpec, QuotaTree
+
+
+class Limits:
+    def __init__(self, state: State, table: Table) -> None:
+        self._resources, self._table = state.table, table
+        self.quota = QuotaTree()
+        self.fell: dict[NodeKey, None] = {}
+        """Nodes whose use fell, or whose limits changed, since somebody looked: who sleeps at one may be asked about again."""
+        self._limited: set[NodeKey] = set()
+
+    @property
+    def is_any(self) -> bool:
+        """Whether any limit could stop anybody."""
+        return bool(self._limited)
+
+    def put(self, spec: NodeSpec) -> None:
+        """The object of a node was seen."""
+        self._note(self.quota.put(spec))
+        if spec.limits != UNLIMITED or spec.stopped:
+            self._limited.add(spec.key)
+        else:
+            self._limited.discard(spec.key)
+
+    def drop(self, kind: NodeKind, name: str) -> None:
+        self._note(self.quota.drop(kind, name))
+        self._limited.discard((kind, name))
+
+    def check(self, row: int, jobs: int) -> Breach | None:
+        """The limit that starting the unit, and so many more jobs with it, would break."""
+        table = self._table
+        user, queue, group = table.works[row].user, table.queue_name(row), table.group_name(row)
+        return self.quota.check_start(user, queue, self._amounts(table.request[:, row]), jobs, group=group)
+
+    def charge(self, row: int, jobs: int) -> None:
+        """The unit runs, and so many jobs with it: it counts with what it holds, instead of what it counted before."""
+        table = self._table
+        user, queue, group = table.works[row].user, table.queue_name(row), table.group_name(row)
+        self._note(self.quota.start(table.ids[row], user, queue, self._amounts(table.used[:, row]), jobs, group=group))
+
+    def stop(self, unit_id: str) -> None:
+        """Nothing of the unit runs any more."""
+        self._note(self.quota.stop(unit_id))
+
+    def _amounts(self, column: Array) -> dict[str, int]:
+        names = self._resources.names
+        return {names[at]: amount for at, amount in enumerate(column.tolist()) if amount}
+
+    def _note(self, nodes: tuple[NodeKey, ...]) -> None:
+        self.fell.update(dict.fromkeys(nodes))
 
 
 def queue_node(queue: QueueFacts) -> NodeSpec:
     """A queue that is Stopped has no mark here: the gate asks the tree of queues, and says so in its own words."""
-    return NodeSpec(kind="Queue", name=queue.metadata.name, parent=queue.spec.parent, limits=_ceilings(queue.spec.limits))
+    limits = _in_force(queue.spec.limits, queue.status.standing)
+    return NodeSpec(kind="Queue", name=queue.metadata.name, parent=queue.spec.parent, limits=limits)
 
 
 def user_node(user: UserFacts) -> NodeSpec:
@@ -37,8 +97,13 @@ def _stopped(standing: StandingFacts | None) -> str:
 
 
 def _in_force(limits: LimitsFacts, standing: StandingFacts | None) -> Ceilings:
-    """When a budget is spent, other limits may hold."""
-    return _ceilings(standing.limits if standing is not None and standing.limits is not None else limits)
+    """When a budget is spent, other limits may hold; and what is used up for this period may not be used on."""
+    if standing is None:
+        return _ceilings(limits)
+    found = _ceilings(standing.limits if standing.limits is not None else limits)
+    if not standing.exhausted:
+        return found
+    return msgspec.structs.replace(found, exhausted=exhausted_of((one.resource, one.message) for one in standing.exhausted))
 
 
 def _ceilings(limits: LimitsFacts) -> Ceilings:

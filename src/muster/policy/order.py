@@ -13,7 +13,6 @@ tried), `preemption` (who makes way), `telling` (what people are shown). Pure, s
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -21,30 +20,30 @@ import numpy as np
 
 from muster.engine import events as ev
 from muster.engine.blocks import PodBlock
-from muster.engine.columns import Array
 from muster.engine.facts import UserFacts
 from muster.engine.order import Ranking
 from muster.engine.plugin import Nomination, Plugin, PostFilterHelper
 from muster.engine.state import State
 from muster.engine.units import Unit
-from muster.objects.formula import FormulaError
 from muster.objects.kinds.muster_queues import SchedulingPolicySpec
 from muster.objects.reasons import Reason, Verdict
 from muster.policy.backlog import Backlog
 from muster.policy.book import Book
 from muster.policy.eta import Forecaster
-from muster.policy.gate import Gate, Refusal
+from muster.policy.gate import Gate
+from muster.policy.in_force import InForce
 from muster.policy.learning import Foretells, Learning
 from muster.policy.limits import group_node, queue_node, user_node
 from muster.policy.places import Line, Place
 from muster.policy.plans import Plans
 from muster.policy.plugin import PolicyPlugin
-from muster.policy.policies import Policy, make_policy
+from muster.policy.policies import Policy
 from muster.policy.predict import Predictor
 from muster.policy.preemption import Preempting
 from muster.policy.ranking import Ranked, Ranker
-from muster.policy.table import View
+from muster.policy.refusals import Refusal
 from muster.policy.telling import Telling
+from muster.policy.views import Views
 
 LOOK_S_MAX: Final = 3_600.0
 """While looking at the line again changes nothing, it is looked at ever less often, down to once in so long."""
@@ -67,8 +66,6 @@ class PolicyOrder:
     def __init__(self, predictor: Foretells | None = None, *, learns: bool = True) -> None:
         """`predictor`: the usual one unless another is given; none with `learns` False: then only what owners say is known."""
         self._predictor = (predictor or Predictor()) if learns else None
-        self._policies: dict[str, Policy] = {}
-        self._nothing = make_policy(SchedulingPolicySpec())
         self.book: Book
         self.plugin: Plugin | None = PolicyPlugin(self)
         self._is_stale = False
@@ -78,17 +75,17 @@ class PolicyOrder:
         self._ranked = Ranked(np.zeros(0, np.int64), 0, {}, None)
         self._ranked_of: tuple[object, ...] = ()
         self._told = -1
-        self._total: Array = np.zeros(0, np.int64)
-        self._total_of = -1
 
     def attach(self, state: State) -> None:
         self.state = state
         self.book = Book(state)
+        self._in_force = InForce(state)
         self.backlog = Backlog(self.book.table)
+        self.views = Views(self.book, self.backlog)
         self.ranker = Ranker(self.book.table, self.book.tree, self.policy_of)
         self.plans = Plans(self.book, self.ranker)
         self.gate = Gate(self.book, self.plans)
-        self.preempting = Preempting(self.book, self.plans, self.ranker, self.view_of)
+        self.preempting = Preempting(self.book, self.plans, self.ranker, self.views.of)
         self.learning = Learning(self.book, self._predictor)
         self.forecaster = Forecaster(self)
         self._places = _Places(self.book)
@@ -124,7 +121,7 @@ class PolicyOrder:
                 name = user.metadata.name
                 old_user, people.users[name] = people.users.get(name), user
                 book.set_limits(user_node(user))
-                people.seed("user", name, user.status.standing, self._totals(), self.state.now)
+                people.seed("user", name, user.status.standing, self.views.totals(), self.state.now)
                 self._is_stale |= old_user is None or _of_user(old_user) != _of_user(user)
             case ev.UserGone(name=name):
                 people.users.pop(name, None)
@@ -134,7 +131,7 @@ class PolicyOrder:
                 name = group.metadata.name
                 old_group, people.groups[name] = people.groups.get(name), group
                 book.set_limits(group_node(group))
-                people.seed("group", name, group.status.standing, self._totals(), self.state.now)
+                people.seed("group", name, group.status.standing, self.views.totals(), self.state.now)
                 self._is_stale |= old_group is None or old_group.spec != group.spec
             case ev.UserGroupGone(name=name):
                 people.groups.pop(name, None)
@@ -151,14 +148,12 @@ class PolicyOrder:
         self._called_anew()
 
     def _set_policy(self, name: str, spec: SchedulingPolicySpec | None) -> None:
-        self._policies.pop(name, None)
-        if spec is not None:
-            try:
-                self._policies[name] = make_policy(spec)
-            except FormulaError as error:
-                self.state.note_fault(f"SchedulingPolicy {name}", f"can't be used, its queues go by age: {error}")
-            if any(factor.source == "FairShare" for factor in spec.factors):
-                self.book.people.follow(float(spec.fair_share.half_life_seconds), self.state.now)
+        if spec is None:
+            self._in_force.drop(name)
+        else:
+            used = self._in_force.put(name, spec)
+            if used is not None and any(factor.source == "FairShare" for factor in used.spec.factors):
+                self.book.people.follow(float(used.spec.fair_share.half_life_seconds), self.state.now)
         self.ranker.forget_policies()
         self._called_anew()
 
@@ -172,14 +167,14 @@ class PolicyOrder:
         """The name and the policy of a queue; by age alone where there is none."""
         facts = self.book.tree.queues.get(queue)
         name = facts.spec.policy if facts is not None else ""
-        return name, self._policies.get(name, self._nothing)
+        return name, self._in_force.get(name)
 
     # -- units -----------------------------------------------------------------------------------------------------------------
 
     def joined(self, unit: Unit) -> None:
         row = self.book.join(unit)
         if row is not None:
-            self._use_totals()
+            self.views.add_up()
             self.learning.foretell(row)
             self.backlog.joined(row, self.state.now)
             self.forecaster.joined(row)
@@ -188,7 +183,7 @@ class PolicyOrder:
         before = self.book.surprises
         self.forecaster.leaves(unit_id)
         self.gate.left(unit_id)
-        self.plans.awaiting.pop(unit_id, None)
+        self.plans.front.awaiting.pop(unit_id, None)
         self._telling.refused.pop(unit_id, None)
         self.book.leave(unit_id)
         self.forecaster.left(unit_id, self.state.now, has_started=unit_id in self.book.table.row_of)
@@ -200,9 +195,9 @@ class PolicyOrder:
         if row is None:
             return
         if verdict.reason is Reason.WAITING_FOR_VICTIMS:
-            self.plans.awaiting[unit.id] = None
+            self.plans.front.awaiting[unit.id] = None
         else:
-            self.plans.awaiting.pop(unit.id, None)
+            self.plans.front.awaiting.pop(unit.id, None)
         self.book.mark(row, refusal=0, is_blocked=True)
 
     # -- the line --------------------------------------------------------------------------------------------------------------
@@ -223,15 +218,17 @@ class PolicyOrder:
             self._called_anew()
         book.settle()
         self.backlog.settle()
-        self._use_totals()
+        self.views.add_up()
         # What has been used counts only between queues, and where a policy looks at it.
         used = book.room_version if self.ranker.depends_on_use else 0
-        made_of = (book.line_version, book.tree.version, self._total_of, self.ranker.version, used)
+        made_of = (book.line_version, book.tree.version, self.views.total_version, self.ranker.version, used)
         is_due = self._look_at is not None and now >= self._look_at
         if made_of == self._ranked_of and not is_due:
             return self._ranked
-        before = self._ranked.rows
-        self._ranked = self.ranker.rank(book.line, now, self.view_of)
+        before, running = self._ranked.rows, self.preempting.wanted(now)
+        self._ranked = self.ranker.rank(book.line, now, self.views.of, running)
+        if len(running) and len(self._ranked.beside) == len(running):
+            self.preempting.keep(self.ranker.policies()[1][0][1], running, self._ranked.beside, now)
         self._plan_look(now, is_same=is_due and made_of == self._ranked_of and np.array_equal(before, self._ranked.rows))
         self._ranked_of = made_of
         return self._ranked
@@ -267,8 +264,10 @@ class PolicyOrder:
             return None
         times: list[float] = []
         table = self.book.table
-        if self.plans.next_change is not None and self.gate.has_sleepers_by_plan:
-            times.append(self.plans.next_change)
+        # Plans that are over were not needed since: nobody fits, whatever is planned.
+        change = self.plans.next_change
+        if change is not None and change > self.state.now and self.gate.has_sleepers_by_plan:
+            times.append(change)
         if self._look_at is not None and (self.gate.could_matter or self.preempting.could_matter):
             times.append(self._look_at)
         elif self._ranked.next_crossing is not None and (table.is_blocked.any() or self.gate.has_sleepers_by_plan):
@@ -281,7 +280,7 @@ class PolicyOrder:
         if row is None or self.book.table.queue[row] < 0:
             return None
         self.book.settle()
-        return self.preempting.make_room(unit, row, pods, helper, self._ranked, now)
+        return self.preempting.make_room(unit, row, pods, helper, ranked=self._ranked, now=now)
 
     # -- what people see -------------------------------------------------------------------------------------------------------
 
@@ -325,33 +324,6 @@ class PolicyOrder:
     def factors_of(self, unit_ids: Sequence[str]) -> Mapping[str, Mapping[str, float]]:
         return self._telling.factors_of(unit_ids)
 
-    # -- what policies see -----------------------------------------------------------------------------------------------------
-
-    def view_of(self, spec: SchedulingPolicySpec) -> View:
-        state, book = self.state, self.book
-        sources = {factor.source for factor in spec.factors}
-        return View(
-            resources=state.table.rows,
-            total=self._total,
-            free=state.nodes.free.sum(axis=1),
-            shares=book.people.shares(spec, state.now) if "FairShare" in sources else {},
-            queue_level=book.tree.layout(book.table.queues).queue_level,
-            longest_s=self.backlog.longest_s() if "Tail" in sources else math.nan,
-        )
-
-    def _use_totals(self) -> None:
-        nodes = self.state.nodes
-        if self._total_of != nodes.version or len(self._total) != len(nodes.capacity):
-            self._total_of = nodes.version
-            total: Array = nodes.capacity.sum(axis=1)
-            if not np.array_equal(total, self._total):
-                self._total = total
-                self.book.table.use_total(total)
-
-    def _totals(self) -> dict[str, float]:
-        self._use_totals()
-        return {name: float(self._total[row]) for row, name in enumerate(self.state.table.names) if row < len(self._total)}
-
     # -- checkpoints -----------------------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> Mapping[str, object]:
@@ -362,6 +334,7 @@ class PolicyOrder:
             "people": self.book.people.checkpoint(),
             "backlog": self.backlog.kept(),
             "look": [self._look_at, self._look_s],
+            "policies": self._in_force.checkpoint(),
             "learned": self.learning.checkpoint(),
             "forecasts": self.forecaster.checkpoint(),
         }
@@ -374,6 +347,10 @@ class PolicyOrder:
             row = table.row_of.get(unit_id)
             if row is not None and table.is_running[row]:
                 table.started[row] = float(time)
+        policies = kept.get("policies")
+        if isinstance(policies, Mapping):
+            self._in_force.restore(policies)
+            self.ranker.forget_policies()
         if isinstance(people, Mapping):
             self.book.people.restore(people)
         if isinstance(backlog, Mapping):

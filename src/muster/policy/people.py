@@ -9,6 +9,7 @@ those beside it; only those count that have used anything or have work here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -34,8 +35,8 @@ class People:
         self._fadings: dict[float, dict[str, Fading]] = {}
         self._charges: dict[str, tuple[tuple[str, str, str], float]] = {}
         self._seeded: dict[str, None] = {}
-        self._before: dict[str, tuple[float, float]] = {}
-        """By kind and name: use that the ledger told, and as of when."""
+        self._before: dict[str, list[tuple[float, float, float]]] = {}
+        """By kind and name: use that the ledger told, by half-life, and as of when."""
 
     def group_of(self, user: str, named: str) -> str:
         """The user's group, as its object says; else the one that the work names."""
@@ -66,15 +67,16 @@ class People:
     def seed(self, kind: str, name: str, standing: StandingFacts | None, total: Mapping[str, float], now: float) -> None:
         """What the ledger says was used before this engine began. Later words about the same name are its own echo."""
         key = f"{kind}/{name}"
-        if standing is None or not standing.decayed_at or key in self._seeded:
+        if standing is None or not standing.faded or key in self._seeded:
             return
-        shares = [amount / total[resource] for resource, amount in standing.decayed.items() if total.get(resource, 0) > 0]
-        use = max(shares, default=0.0)
         self._seeded[key] = None
-        self._before[key] = (use, standing.decayed_at)
+        self._before[key] = []
+        for told in standing.faded:
+            shares = [amount / total[resource] for resource, amount in told.used.items() if total.get(resource, 0) > 0]
+            self._before[key].append((told.half_life_seconds, max(shares, default=0.0), told.at))
         for half_life_s, fadings in self._fadings.items():
             fadings[kind].advance(now)
-            fadings[kind].add(name, use * 2.0 ** (-max(now - standing.decayed_at, 0.0) / half_life_s))
+            fadings[kind].add(name, _before(self._before[key], half_life_s, now))
 
     def shares(self, spec: SchedulingPolicySpec, now: float) -> dict[str, Array]:
         """By kind, then by number in the table: faded use over entitlement."""
@@ -133,9 +135,9 @@ class People:
             for names, share in self._charges.values():
                 for kind, name in zip(KINDS, names, strict=True):
                     found[kind].change(name, share)
-            for key, (use, as_of) in self._before.items():
+            for key, told in self._before.items():
                 kind, _, name = key.partition("/")
-                found[kind].add(name, use * 2.0 ** (-max(now - as_of, 0.0) / half_life_s))
+                found[kind].add(name, _before(told, half_life_s, now))
         return found
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------------
@@ -147,15 +149,25 @@ class People:
                 for half_life_s, fadings in self._fadings.items()
                 for kind, fading in fadings.items()
             ],
-            "before": {key: list(kept) for key, kept in self._before.items()},
+            "before": {key: [list(one) for one in told] for key, told in self._before.items()},
         }
 
     def restore(self, kept: Mapping[str, object]) -> None:
         before = kept.get("before")
         if isinstance(before, Mapping):
-            self._before = {str(key): (float(pair[0]), float(pair[1])) for key, pair in before.items()}
+            self._before = {
+                str(key): [(float(one[0]), float(one[1]), float(one[2])) for one in told] for key, told in before.items()
+            }
             self._seeded = dict.fromkeys(self._before)
         fading = kept.get("fading")
         for one in fading if isinstance(fading, list | tuple) else ():
             half_life_s, as_of = float(one["halfLife"]), float(one["asOf"])
             self.follow(half_life_s, as_of)[str(one["kind"])].restore(one["use"], as_of)
+
+
+def _before(told: list[tuple[float, float, float]], half_life_s: float, now: float) -> float:
+    """Use from before, faded to `now`. A half-life that the ledger did not know yet begins with the nearest that it did."""
+    if not told:
+        return 0.0
+    _, use, as_of = min(told, key=lambda one: (abs(one[0] - half_life_s), one[0]))
+    return use * math.exp2(-max(now - as_of, 0.0) / half_life_s)

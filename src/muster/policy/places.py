@@ -62,7 +62,9 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     predicted_use: Mapping[str, float] = msgspec.field(default_factory=dict)
     """What it will probably use, by resource, in the engine's units, as far as runs like it were measured."""
     affinity: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Node labels under which work like it ran clearly faster."""
+    """Node labels under which work like it ran clearly better."""
+    affinity_grounds: str = ""
+    """Where such work ran better and where worse, in words: what placement goes by, as far as there is room."""
     grounds: str = ""
     """What the prediction rests on, such as `42 runs of user ann, type training`."""
     likely_start: float | None = None

@@ -10,7 +10,7 @@ Pure, single-threaded. `version` grows whenever the plans are others than before
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -21,9 +21,6 @@ from muster.engine.columns import Array, Mask
 from muster.engine.plugin import PostFilterHelper
 from muster.engine.shapes import Shape
 from muster.policy.backfill import (
-    LINES_MAX,
-    PLANS_MAX,
-    TRIES_MAX,
     Bound,
     Head,
     Pieces,
@@ -35,12 +32,11 @@ from muster.policy.backfill import (
 )
 from muster.policy.book import Book
 from muster.policy.expecting import HORIZON_S, end_said, expected_ends, run_time, run_times
-from muster.policy.ranking import FIRST, Ranked, Ranker
+from muster.policy.front import Foremost, Front
+from muster.policy.ranking import Ranked, Ranker
 
 MASKS_MAX: Final = 4_096
 """Answers that are kept, of each kind."""
-REFUSED_BY_PLAN: Final = 5
-"""From this on, a number in the column `refusal` is a plan's."""
 _BEFORE_ALL: Final = Bound(is_behind_all=False)
 
 
@@ -50,15 +46,13 @@ class Plans:
         self.helpers: dict[str, PostFilterHelper] = {}
         """By the name of the profile."""
         self.version = 0
-        self.bar: Callable[[int], bool] = lambda row: False
-        """Puts a unit to sleep that may not start whatever the others do; whether it did. Set by the gate."""
-        self.awaiting: dict[str, None] = {}
-        """Units that wait for victims to end."""
+        self.made = 0
+        """How often they were made: in between they only have less beside them."""
+        self.front = Front(book, ranker, self.lines)
         self._plans: list[Plan] = []
         self._made_of: tuple[int, ...] = ()
-        self._asked: tuple[int, ...] = ()
-        self._front: list[tuple[int, int, str, bool]] = []
-        """Those that the plans were made for: row, line, mode, and whether it is about to be tried."""
+        self._front: list[Foremost] = []
+        """Those that the plans were made for."""
         self._valid_until = math.inf
         self._is_open = False
         """Somebody in front needs no plan while there is room for it: that changes when somebody takes the room."""
@@ -69,8 +63,6 @@ class Plans:
         self._rooms: dict[tuple[Pieces, int], int] = {}
         self._rooms_of: tuple[object, ...] = ()
         self._lines: tuple[object, Array] | None = None
-        self._flagged_of: tuple[object, Array] = (None, np.zeros(0, np.int64))
-        self._modes: tuple[object, bool] = (None, False)
         self._passing: tuple[str, Bound] = ("", Bound())
 
     # -- the plans -----------------------------------------------------------------------------------------------------------
@@ -83,13 +75,13 @@ class Plans:
     def current(self, ranked: Ranked, now: float) -> Sequence[Plan]:
         book, nodes = self._book, self._state.nodes
         room = (book.surprises, nodes.version, len(nodes.free))
-        asked = (book.blocked_version, ranked.number)
         is_same_room = room == self._made_of and (now < self._valid_until or not self._is_any_over(now))
-        if is_same_room and asked == self._asked:
+        front = self.front.find(ranked)
+        if is_same_room and front is self._front:
             return self._plans
-        front = self._find_front(ranked)
-        self._made_of, self._asked = room, (book.blocked_version, ranked.number)
+        self._made_of = room
         if is_same_room and front == self._front:
+            self._front = front
             place = self._book.table.place
             self._plans = [
                 msgspec.structs.replace(plan, head=msgspec.structs.replace(plan.head, place=int(place[plan.head.row])))
@@ -99,6 +91,7 @@ class Plans:
         self._front = front
         before = self._plans
         self._plans = self._make(front, now) if front else []
+        self.made += 1
         if not front:
             self._valid_until = math.inf
         if before or self._plans:
@@ -117,7 +110,7 @@ class Plans:
 
     def bound(self, row: int, ranked: Ranked, now: float) -> Bound:
         """What the plans say to a waiting unit."""
-        if self.is_before_all(row, ranked):
+        if self.front.is_before_all(row, ranked):
             # Nothing is kept from it; the plans are looked at when somebody comes that they could stop.
             return _BEFORE_ALL
         plans = self.current(ranked, now)
@@ -148,110 +141,36 @@ class Plans:
         self._made_of = (self._book.surprises, *self._made_of[1:])
         self.version += 1
 
-    def _flagged(self, ranked: Ranked) -> Array:
-        """Those in the line that were tried in vain and could have a plan, and those that a plan turned away; in order."""
-        table, book = self._book.table, self._book
-        made_of = (book.blocked_version, ranked.number, self._ranker.version)
-        if made_of != self._flagged_of[0]:
-            rows = ranked.rows
-            found = table.refusal[rows] >= REFUSED_BY_PLAN
-            tried = rows[: ranked.starving] if self._plans_nothing() else rows
-            found[: len(tried)] |= table.is_blocked[tried]
-            self._flagged_of = (made_of, rows[found])
-        return self._flagged_of[1]
-
-    def _plans_nothing(self) -> bool:
-        """Whether no policy plans for anybody but starving work."""
-        group, policies, _ = self._ranker.policies()
-        if self._modes[0] is not policies:
-            there, names = self._book.tree.queues, self._book.table.queues.names
-            used = {number for number, name in zip(group.tolist(), names, strict=False) if name in there}
-            self._modes = (policies, all(policies[number][1].spec.backfill.mode == "None" for number in used))
-        return self._modes[1]
-
-    def is_before_all(self, row: int, ranked: Ranked) -> bool:
-        """Whether it stands before everybody that a plan could be for, or that one could have turned away."""
-        flagged = self._flagged(ranked)
-        return not len(flagged) or bool(self._book.table.place[row] <= self._book.table.place[flagged[0]])
-
-    def _find_front(self, ranked: Ranked) -> list[tuple[int, int, str, bool]]:
-        """Those in each line that do not fit, in order, as many as have a plan or might."""
-        while True:
-            found = self._front_of(self._flagged(ranked), ranked.starving)
-            if found is not None:
-                return found
-
-    def _front_of(self, flagged: Array, starving: int) -> list[tuple[int, int, str, bool]] | None:
-        """None when somebody in front may not start whatever the others do, and was put to sleep: then look again."""
-        if not len(flagged):
-            return []
-        table = self._book.table
-        group, policies, _ = self._ranker.policies()
-        found: list[tuple[int, int, str, bool]] = []
-        taken: dict[int, int] = {}
-        is_any_barred = False
-        for row, line in self._first_of_lines(flagged):
-            policy = policies[group[table.queue[row]]][1].spec.backfill
-            mode = "EASY" if policy.mode == "None" and table.place[row] < FIRST + starving else policy.mode
-            most = min(policy.depth, PLANS_MAX) if mode == "Conservative" else TRIES_MAX
-            count = taken.get(line, 0)
-            if count >= most:
-                continue
-            if self.bar(row):
-                is_any_barred = True
-                continue
-            if mode == "None":
-                taken[line] = PLANS_MAX
-                continue
-            is_next = bool(table.refusal[row] >= REFUSED_BY_PLAN) or table.ids[row] in self.awaiting
-            found.append((row, line, mode, is_next))
-            taken[line] = count + 1
-        return None if is_any_barred else found
-
-    def _first_of_lines(self, flagged: Array) -> list[tuple[int, int]]:
-        """Of the first LINES_MAX lines the first PLANS_MAX rows each, in order, with their lines."""
-        lines = self.lines()
-        if len(lines) == 1:
-            return [(row, int(lines[0])) for row in flagged[:PLANS_MAX].tolist()]
-        of = lines[self._book.table.queue[flagged]]
-        order = np.argsort(of, kind="stable")
-        starts = np.flatnonzero(np.append(True, np.diff(of[order]) != 0))
-        # By line: where its first stands; the lines whose first stand foremost are taken.
-        chosen = np.sort(np.argsort(order[starts], kind="stable")[:LINES_MAX])
-        stops = np.append(starts[1:], len(order))
-        picked = [order[starts[each] : min(stops[each], starts[each] + PLANS_MAX)] for each in chosen.tolist()]
-        at = np.sort(np.concatenate(picked))
-        return list(zip(flagged[at].tolist(), of[at].tolist(), strict=True))
-
-    def _head(self, row: int, line: int, mode: str, is_next: bool) -> Head:
+    def _head(self, one: Foremost) -> Head:
         table, book = self._book.table, self._book
         group, policies, _ = self._ranker.policies()
+        row = one.row
         return Head(
             row=row,
             unit=table.ids[row],
             place=int(table.place[row]),
-            line=line,
+            line=one.line,
             pieces=book.pieces[int(table.kind[row])],
             run_s=min(run_time(table, row), HORIZON_S),
-            mode=mode,
+            mode=one.mode,
             depth=policies[group[table.queue[row]]][1].spec.backfill.depth,
-            is_next=is_next,
+            is_next=one.is_next,
         )
 
-    def _make(self, front: Sequence[tuple[int, int, str, bool]], now: float) -> list[Plan]:
+    def _make(self, front: Sequence[Foremost], now: float) -> list[Plan]:
         """Of each line the first that a plan helps; with Conservative backfill all."""
         planner = Planner(self._state, releases(self._state, self.ends(now)), now, self.feasible)
         plans: list[Plan] = []
         settled: set[int] = set()
         self._is_open = False
-        for row, line, mode, is_next in front:
-            if line in settled and mode != "Conservative":
+        for one in front:
+            if one.line in settled and one.mode != "Conservative":
                 continue
-            plan = planner.add(self._head(row, line, mode, is_next))
+            plan = planner.add(self._head(one))
             if plan is not None:
                 plans.append(plan)
                 if plan.start > now or plan.is_strict:
-                    settled.add(line)
+                    settled.add(one.line)
             else:
                 self._is_open = True
         return plans
@@ -321,47 +240,59 @@ class Plans:
 
     def has_room(self, rows: Array) -> bool:
         """Whether there is room now for any of the rows, plans aside."""
-        table = self._book.table
-        free = np.maximum(self._state.nodes.free, 0).sum(axis=1)
-        height = min(len(free), len(table.request))
-        rows = rows[(table.request[:height, rows] <= free[:height, None]).all(axis=0)]
-        kinds = np.unique(table.kind[rows]).tolist()
-        return any(self.room(self._book.pieces[kind]) > 0 for kind in kinds)
+        pieces, _ = self._pieces_of(self._within(rows))
+        return any(self.room(each) > 0 for each in pieces)
+
+    def is_any_within(self, rows: Array) -> bool:
+        """Whether any of the rows asks for no more than there is in all. The cheapest question of all."""
+        return bool(len(self._within(rows)))
+
+    def _within(self, rows: Array) -> Array:
+        """Nobody else fits than these, whatever the nodes."""
+        request, free = self._book.table.request, np.maximum(self._state.nodes.free, 0).sum(axis=1)
+        height = min(len(free), len(request))
+        found: Array = rows[(request[:height, rows] <= free[:height, None]).all(axis=0)]
+        return found
 
     def may_go(self, rows: Array, ranked: Ranked, now: float) -> Array:
         """Of sleeping rows, the next to be tried: there is room now, and no plan keeps it from them."""
-        book, table = self._book, self._book.table
+        table = self._book.table
         plans = self.current(ranked, now)
         if len(self.lines()) == 1 and plans and plans[0].is_strict:
             # Nobody passes in the only line there is: all behind need not be looked at.
             rows = rows[table.place[rows] <= plans[0].head.place]
             if not len(rows):
                 return rows
-        free = np.maximum(self._state.nodes.free, 0).sum(axis=1)
-        height = min(len(free), len(table.request))
-        # Nobody fits who asks for more than there is in all: the cheapest question first.
-        rows = rows[(table.request[:height, rows] <= free[:height, None]).all(axis=0)]
+        rows = self._within(rows)
         if not len(rows):
             return rows
         rows = rows[np.argsort(table.place[rows], kind="stable")]
-        kinds, of = np.unique(table.kind[rows], return_inverse=True)
-        room = np.array([self.room(book.pieces[kind]) for kind in kinds.tolist()], np.int64)
-        goes = room[of] > 0
+        pieces, of = self._pieces_of(rows)
+        goes = np.array([self.room(each) > 0 for each in pieces], np.bool_)[of]
         if plans:
-            goes &= self._allowed(plans, rows, kinds, of, now)
+            goes &= self._allowed(plans, rows, pieces, of, now)
         # The first in line, and those right behind it as far as there is room for all of them: whoever comes after that is
         # asked about again when these have been tried, as the plans are others then.
         first = int(np.argmax(goes))
         if not goes[first]:
             return rows[:0]
         stop = first + int(np.argmin(np.append(goes[first:], False)))
+        free = np.maximum(self._state.nodes.free, 0).sum(axis=1)
+        height = min(len(free), len(table.request))
         together = np.cumsum(table.request[:height, rows[first:stop]], axis=1) <= free[:height, None]
         count = int(np.argmin(np.append(together.all(axis=0), False)))
         chosen: Array = rows[first : first + max(count, 1)]
         return chosen
 
-    def _allowed(self, plans: Sequence[Plan], rows: Array, kinds: Array, of: Array, now: float) -> Mask:
-        book, table = self._book, self._book.table
+    def _pieces_of(self, rows: Array) -> tuple[list[Pieces], Array]:
+        """What the rows are made of, each once, and which of them each row is: kinds of many queues are often made alike."""
+        kinds, of = np.unique(self._book.table.kind[rows], return_inverse=True)
+        numbers: dict[Pieces, int] = {}
+        number = [numbers.setdefault(self._book.pieces[kind], len(numbers)) for kind in kinds.tolist()]
+        return list(numbers), np.array(number, np.int64)[of]
+
+    def _allowed(self, plans: Sequence[Plan], rows: Array, pieces: Sequence[Pieces], of: Array, now: float) -> Mask:
+        table = self._book.table
         place, end = table.place[rows], now + run_times(table, rows)
         lines = self.lines()[table.queue[rows]]
         goes: Mask = np.ones(len(rows), np.bool_)
@@ -371,6 +302,6 @@ class Plans:
                 goes &= ~(below & (lines == plan.head.line))
                 continue
             ends = end <= plan.start
-            beside = np.array([self.room(book.pieces[kind], plan) > 0 for kind in kinds.tolist()], np.bool_)
+            beside = np.array([self.room(each, plan) > 0 for each in pieces], np.bool_)
             goes &= ~below | ((ends | beside[of]) & (place - plan.head.place <= plan.head.depth))
         return goes

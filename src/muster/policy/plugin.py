@@ -32,18 +32,12 @@ class PolicyPlugin(Plugin):
 
     def pod_added(self, pod: PodRecord, slot: int) -> None:
         self._order.book.note(pod)
-        gate = self._order.gate
-        if gate.limit is not None and pod.uid in gate.limited:
-            # The next pod of the unit finds less beside the plans.
-            height = min(len(pod.request), len(gate.limit))
-            gate.limit[:height, slot] -= pod.request[:height]
+        # The next pod of the unit finds less beside the plans.
+        self._order.gate.take_off(pod, slot, 1)
 
     def pod_removed(self, pod: PodRecord, slot: int) -> None:
         self._order.book.note(pod)
-        gate = self._order.gate
-        if gate.limit is not None and pod.uid in gate.limited:
-            height = min(len(pod.request), len(gate.limit))
-            gate.limit[:height, slot] += pod.request[:height]
+        self._order.gate.take_off(pod, slot, -1)
 
     def concerns(self, pods: PodBlock) -> bool:
         gate = self._order.gate

@@ -15,7 +15,7 @@ import numpy as np
 from muster.engine.columns import Array
 from muster.objects.formula import RESERVED, WEIGHTED_SUM, FormulaError
 from muster.objects.kinds.muster_queues import Factor, SchedulingPolicySpec
-from muster.policy.factors import Asked, Indices, bounded, column_of
+from muster.policy.factors import OF_USE, Asked, Indices, bounded, column_of
 from muster.policy.formula import Formula, compile_formula
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ class Policy:
         self.weights: Array = np.array([factor.weight for factor in self.factors], np.float64)
         self.is_sum = formula.text == WEIGHTED_SUM
         self._uses_sum = WEIGHTED_SUM in formula.names
+        self.looks_at_use = any(factor.source in OF_USE for factor in self.factors)
+        """Whether scores depend on what is in use."""
 
     def scores(self, table: Table, rows: Indices, now: float, view: View) -> Scored:
         """The score of each of `rows`, larger is sooner; NaN where the formula gives no number."""

@@ -1,4 +1,4 @@
-"""How long work will run and what it will use, from runs of work like it. Also where it ran well.
+"""How long work will run and what it will use, from runs of work like it. Where it ran well is kept beside (`where`).
 
 Work belongs to kinds, from the widest to the closest: all work, its type, type within the group, type within the user's own,
 the user's work of this name, and, where its owner says how long it will run, the user's word against what came of it. Each
@@ -25,7 +25,10 @@ import msgspec
 
 from muster.engine import events as ev
 from muster.engine.facts import RunFacts
+from muster.engine.plugins.past_runs import Leaning
 from muster.engine.work import Work
+from muster.policy.quantiles import HIGH, quantile
+from muster.policy.where import CLEAR_RUNS_MIN, Where, preferred, told
 
 WINDOW: Final = 32
 """Runs of one kind that count: the last ones, so that habits may change."""
@@ -34,7 +37,6 @@ MISSES: Final = 256
 """Distances that are kept for each level and number of runs."""
 RUNS_MIN: Final = 3
 """With fewer runs than this in all nothing is said."""
-HIGH: Final = 0.9
 PULLS: Final = (0.25, 1.0, 4.0, 16.0, 64.0)
 OWN_PULL: Final = 16.0
 """So many runs of its own count as much for a kind's spread as what its level has seen."""
@@ -44,15 +46,11 @@ _FADES: Final = 0.99
 _SPREAD_FIRST: Final = math.log(4.0)
 """Nine in ten within four times what was expected, until anything is known."""
 _USES_MAX: Final = 16
-_LABELS_MAX: Final = 32
-_LABELS_OF_A_RUN_MAX: Final = 8
 _TEXT_MAX: Final = 253
 LEVELS: Final = ("all", "type", "group and type", "user and type", "user and name", "estimate")
 _ESTIMATE: Final = len(LEVELS) - 1
-CLEAR_RUNS_MIN: Final = 6
-CLEAR_ERRORS: Final = 3.0
-CLEAR_GAIN: Final = 0.1
-"""An affinity is told when runs there were shorter by a tenth at least, and by three standard errors."""
+_BY_PLACE: Final = (1, 3, 4)
+"""Levels whose kinds are told apart by where they ran."""
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,13 +65,15 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     use: Mapping[str, float] = msgspec.field(default_factory=dict)
     """By resource, in the engine's units; what was measured of runs like it."""
     affinity: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Node labels under which work like it ran clearly faster."""
+    """Node labels under which work like it ran clearly better."""
+    affinity_grounds: str = ""
+    """Where it ran better and where worse, in words; empty where nothing is clear."""
 
 
 class _Kind:
-    """Runs of one kind: the last WINDOW logarithms of seconds, by age and by size; what they used; how they did by place."""
+    """Runs of one kind: the last WINDOW logarithms of seconds, by age and by size; what they used."""
 
-    __slots__ = ("by_age", "by_size", "count", "labels", "use")
+    __slots__ = ("by_age", "by_size", "count", "use")
 
     def __init__(self) -> None:
         self.count = 0
@@ -81,8 +81,6 @@ class _Kind:
         self.by_size: list[float] = []
         self.use: dict[str, list[float]] = {}
         """By resource: runs, and the mean of used over asked for."""
-        self.labels: dict[str, list[float]] = {}
-        """By `key=value`: runs there, and the sum and sum of squares of their distances from what was expected."""
 
     @property
     def known(self) -> int:
@@ -90,7 +88,7 @@ class _Kind:
 
     @property
     def median(self) -> float:
-        return _quantile(self.by_size, 0.5)
+        return quantile(self.by_size, 0.5)
 
     def add(self, value: float) -> None:
         self.count += 1
@@ -108,15 +106,6 @@ class _Kind:
             mean = self.use.setdefault(name, [0.0, 0.0])
             mean[0] = min(mean[0] + 1.0, float(WINDOW))
             mean[1] += (used / asked - mean[1]) / mean[0]
-
-    def add_place(self, labels: Mapping[str, str], miss: float) -> None:
-        for key, value in sorted(labels.items())[:_LABELS_OF_A_RUN_MAX]:
-            word = f"{key}={value}"
-            if len(word) <= 2 * _TEXT_MAX and (word in self.labels or len(self.labels) < _LABELS_MAX):
-                sums = self.labels.setdefault(word, [0.0, 0.0, 0.0])
-                sums[0] += 1.0
-                sums[1] += miss
-                sums[2] += miss * miss
 
 
 class _Level:
@@ -158,7 +147,7 @@ class _Level:
                 made, found = self._spreads.get(bucket, (-1, 0.0))
                 # Sorting is the dear part: it is done again when an eighth has changed.
                 if made < 0 or turn - made >= max(len(kept) // 8, 1):
-                    found = _quantile(sorted(kept), HIGH)
+                    found = quantile(sorted(kept), HIGH)
                     self._spreads[bucket] = (turn, found)
                 return found
         return None
@@ -186,6 +175,7 @@ class Predictor:
         self._kinds: dict[Key, _Kind] = {}
         """By when each ran last."""
         self._levels = [_Level() for _ in LEVELS]
+        self.where = Where()
         self.runs = 0
         """That were learned from."""
 
@@ -193,7 +183,10 @@ class Predictor:
 
     def learn(self, runs: ev.RunsSeen) -> None:
         for run in runs.runs:
-            self.ended(run)
+            if run.failed:
+                self.failed(run)
+            else:
+                self.ended(run)
 
     def ended(self, run: RunFacts, estimate_s: float | None = None) -> None:
         """A run ended well."""
@@ -210,14 +203,28 @@ class Predictor:
                 level.judge(value, wide, kind, offset)
                 wide = self._pulled(wide, key[0], kind, offset)
                 level.missed(kind.known, round(value - wide, 4))
-                kind.add_place(run.labels, round(value - wide, 4))
             self._kinds[key] = kind
             kind.add(round(value - offset, 4))
             kind.add_use(run)
+        if wide is not None and run.labels:
+            self.where.ended(_places_kinds(run), run.labels, round(value - wide, 4))
         while len(self._kinds) > KINDS_MAX:
             del self._kinds[next(iter(self._kinds))]
 
+    def failed(self, run: RunFacts) -> None:
+        """A run failed, where its labels say. How long it ran says nothing."""
+        self.where.ended(_places_kinds(run), run.labels, None)
+
     # -- answering -------------------------------------------------------------------------------------------------------------
+
+    @property
+    def has_leanings(self) -> bool:
+        """Whether anything is clear of any kind."""
+        return self.where.knows
+
+    def leanings(self, work: Work) -> Sequence[Leaning]:
+        """Where work like this ran better and worse than elsewhere, as far as that is clear; the strongest last."""
+        return self.where.of(_places_kinds(work)) if self.where.knows else ()
 
     def predict(self, work: Work, request: Mapping[str, int], now: float) -> Prediction | None:
         """What is expected of work; None while there is nothing to go by. `now` is for predictors that look at it."""
@@ -231,13 +238,14 @@ class Predictor:
         for key, offset, kind in found:
             expected = self._pulled(expected, key[0], kind, offset)
         assert expected is not None
-        kinds = [kind for _, _, kind in found]
+        leanings = self.leanings(work)
         return Prediction(
             run_s=_seconds(expected),
             high_s=_seconds(expected + self._spread(found)),
             grounds=_grounds(found),
-            use=_use(kinds, request),
-            affinity=_affinity(kinds[-2:]),
+            use=_use([kind for _, _, kind in found], request),
+            affinity=preferred(leanings),
+            affinity_grounds=told(leanings),
         )
 
     def _pulled(self, wide: float | None, level: int, kind: _Kind, offset: float) -> float:
@@ -251,30 +259,32 @@ class Predictor:
             (spread for key, _, one in reversed(found) if (spread := self._levels[key[0]].spread(one.known)) is not None),
             _SPREAD_FIRST,
         )
-        own = _quantile(kind.by_size, HIGH) - kind.median
+        own = quantile(kind.by_size, HIGH) - kind.median
         return max(wide + (own - wide) * kind.known / (kind.known + OWN_PULL), 0.0)
 
     # -- checkpoints -----------------------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> dict[str, Any]:
         """Everything, as plain JSON values; the kind that ran last is last."""
-        kinds = [[*key, kind.count, list(kind.by_age), kind.use, kind.labels] for key, kind in self._kinds.items()]
-        return {"runs": self.runs, "kinds": kinds, "levels": [level.checkpoint() for level in self._levels]}
+        kinds = [[*key, kind.count, list(kind.by_age), kind.use] for key, kind in self._kinds.items()]
+        levels = [level.checkpoint() for level in self._levels]
+        return {"runs": self.runs, "kinds": kinds, "levels": levels, "where": self.where.checkpoint()}
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         """Be as what `checkpoint` gave. What is not of that shape raises, and changes nothing."""
         kinds: dict[Key, _Kind] = {}
-        for level, first, second, count, values, use, labels in kept["kinds"][-KINDS_MAX:]:
+        for level, first, second, count, values, use, *_ in kept["kinds"][-KINDS_MAX:]:
             kind = kinds[int(level), str(first), str(second)] = _Kind()
             for value in values[-WINDOW:]:
                 kind.add(float(value))
             kind.count = int(count)
             kind.use = {str(name): [float(one) for one in mean] for name, mean in use.items()}
-            kind.labels = {str(name): [float(one) for one in sums] for name, sums in labels.items()}
         levels = [_Level() for _ in LEVELS]
         for one, was in zip(levels, kept["levels"], strict=True):
             one.restore(was)
-        self._kinds, self._levels, self.runs = kinds, levels, int(kept["runs"])
+        where = Where()
+        where.restore(kept.get("where", ()))
+        self._kinds, self._levels, self.where, self.runs = kinds, levels, where, int(kept["runs"])
 
 
 # -- kinds ---------------------------------------------------------------------------------------------------------------------
@@ -295,6 +305,10 @@ def _keys(of: Work | RunFacts, estimate_s: float | None) -> list[tuple[Key, floa
     if estimate_s is not None and math.isfinite(estimate_s) and estimate_s > 0:
         keys.append(((_ESTIMATE, user, ""), _log(estimate_s)))
     return keys
+
+
+def _places_kinds(of: Work | RunFacts) -> list[Key]:
+    return [key for key, _ in _keys(of, None) if key[0] in _BY_PLACE]
 
 
 def _grounds(found: Sequence[tuple[Key, float, _Kind]]) -> str:
@@ -339,42 +353,8 @@ def _use(kinds: Sequence[_Kind], request: Mapping[str, int]) -> dict[str, float]
     return found
 
 
-def _affinity(kinds: Sequence[_Kind]) -> dict[str, str]:
-    """Labels under which the closest kinds ran clearly faster than elsewhere: the best value of each key."""
-    best: dict[str, tuple[float, str]] = {}
-    for kind in kinds:
-        keys: dict[str, list[tuple[str, list[float]]]] = {}
-        for word, sums in kind.labels.items():
-            label, _, value = word.partition("=")
-            keys.setdefault(label, []).append((value, sums))
-        for label, values in keys.items():
-            for value, here in values:
-                others = [sum(sums[at] for other, sums in values if other != value) for at in range(3)]
-                gain = _gain(here, others)
-                if gain is not None and gain > best.get(label, (0.0, ""))[0]:
-                    best[label] = (gain, value)
-    return {label: value for label, (_, value) in sorted(best.items())}
-
-
-def _gain(here: Sequence[float], others: Sequence[float]) -> float | None:
-    """By how much of a logarithm runs here were shorter than the others; None where that is not clear."""
-    if here[0] < CLEAR_RUNS_MIN or others[0] < CLEAR_RUNS_MIN:
-        return None
-    gain = others[1] / others[0] - here[1] / here[0]
-    error = math.sqrt(sum(max(two / n - (one / n) ** 2, 1e-6) / n for n, one, two in (here, others)))
-    return gain if gain > max(CLEAR_GAIN, CLEAR_ERRORS * error) else None
-
-
 def _bucket(known: int) -> int:
     return max(known, 1).bit_length()
-
-
-def _quantile(ordered: Sequence[float], level: float) -> float:
-    """Between the two nearest."""
-    at = level * (len(ordered) - 1)
-    low = math.floor(at)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
 
 
 def _log(seconds: float) -> float:

@@ -18,6 +18,7 @@ Pure; nothing is kept but what was worked out for the moment.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -36,8 +37,9 @@ from muster.objects.reasons import Reason, Verdict
 from muster.policy.expecting import kept_service
 from muster.policy.queues import common
 from muster.policy.ranking import Ranked, Ranker, ViewOf
-from muster.policy.starvation import bounds_of, crossings
-from muster.policy.table import NAN, NOT_PINNED, Table
+from muster.policy.refusals import REFUSED_BY_PLAN
+from muster.policy.starvation import bounds_of
+from muster.policy.table import NAN, NOT_PINNED, Table, View
 
 if TYPE_CHECKING:
     from muster.policy.book import Book
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
 
 EVICTORS_MAX: Final = 4
 """So many of the first in line that do not fit are looked at, whether they could have others make way."""
+_NOBODY: Final[Array] = np.zeros(0, np.int64)
+_NO_BARS: Final[Array] = np.zeros(0)
 
 
 class Scores:
@@ -68,10 +72,19 @@ class Scores:
     def costs_s(self) -> Array:
         return self._both[1]
 
+    @functools.cached_property
+    def _lowest(self) -> float:
+        known = self.running[~np.isnan(self.running)]
+        return float(known.min()) if len(known) else math.inf
+
     def may_beat(self, score: float, gain_percent: float) -> bool:
         """False when nobody is beaten by it, as the bar is at least `running`. A gain of more than the whole says nothing about
         higher bars below zero, so it is left out."""
-        return bool(is_better(score, self.running, gain_percent if gain_percent <= 100.0 else 0.0).any())
+        if self._lowest == -math.inf:
+            return True
+        gain = gain_percent / 100.0 if gain_percent <= 100.0 else 0.0
+        # What beats anybody beats the lowest; a hair less is asked for than `is_better` will.
+        return score > self._lowest and score - self._lowest >= abs(self._lowest) * gain * (1.0 - 1e-9)
 
 
 def candidates(table: Table, rules: PolicyPreemption, bounds: Array, now: float) -> Array:
@@ -82,15 +95,17 @@ def candidates(table: Table, rules: PolicyPreemption, bounds: Array, now: float)
     has_run = (ran_s > 0.0) & (ran_s >= rules.restart_cost_seconds)
     often = table.preemptions[rows] >= rules.per_job_max
     rows = rows[has_run & ~often & (table.pin[rows] == NOT_PINNED)]
-    # Starving work would be the first in line again.
-    kept = kept_service(table, rows, now)
-    starves = crossings(table, rows, bounds_of(bounds, table.queue[rows])) - table.attained_s[rows] + kept <= now
-    found: Array = rows[~starves]
+    # Starving work would be the first in line again. Service that it keeps counts for it: nobody starves who would not without.
+    due = table.submitted[rows] + bounds_of(bounds, table.queue[rows])
+    if not (due > now).all():
+        rows = rows[due + kept_service(table, rows, now) > now]
+    found: Array = rows
     return found
 
 
-def scores_of(policy: Policy, table: Table, rows: Array, now: float, view_of: ViewOf) -> Scores:
-    rules, view = policy.spec.preemption, view_of(policy.spec)
+def scores_of(policy: Policy, table: Table, rows: Array, running: Array, *, now: float, view: View) -> Scores:
+    """`running` are the scores of the running `rows`."""
+    rules = policy.spec.preemption
 
     def rest() -> tuple[Array, Array]:
         """The scores that they would have as waiting work, and what stopping each costs."""
@@ -102,7 +117,7 @@ def scores_of(policy: Policy, table: Table, rows: Array, now: float, view_of: Vi
         stopped.preemptions = stopped.preemptions + 1
         return policy.scores(stopped, np.arange(len(rows)), now, view).total, rules.restart_cost_seconds + lost_s
 
-    return Scores(rows, policy.scores(table, rows, now, view).total, rest)
+    return Scores(rows, running, rest)
 
 
 def is_better(score: Array | float, bar: Array, gain_percent: float) -> Mask:
@@ -112,16 +127,14 @@ def is_better(score: Array | float, bar: Array, gain_percent: float) -> Mask:
     return found
 
 
-def charged(  # noqa: PLR0917 - as `scores_of`, and what to charge
-    policy: Policy, table: Table, row: int, costs_s: Array, now: float, view_of: ViewOf
-) -> Array:
+def charged(policy: Policy, table: Table, row: int, costs_s: Array, *, now: float, view: View) -> Array:
     """The score of a waiting row, with each of the costs added to its run time and to the service it has had; never more than
     without."""
     twin = table.select(np.full(len(costs_s), row))
     twin.estimate_s = twin.estimate_s + 2.0 * costs_s
     twin.predicted_s = twin.predicted_s + 2.0 * costs_s
     twin.attained_s = twin.attained_s + costs_s
-    with_costs = policy.scores(twin, np.arange(len(costs_s)), now, view_of(policy.spec)).total
+    with_costs = policy.scores(twin, np.arange(len(costs_s)), now, view).total
     found: Array = np.minimum(with_costs, table.score[row])
     return found
 
@@ -135,7 +148,6 @@ class Preempting:
         self._scores_of: tuple[object, ...] = ()
         self._asked: tuple[object, ...] = ()
         self._is_enabled: tuple[object, bool] = (None, False)
-        self._bars: dict[int, float] = {}
 
     @property
     def is_enabled(self) -> bool:
@@ -153,7 +165,7 @@ class Preempting:
 
     def _has_blocked(self) -> bool:
         table = self._book.table
-        return bool((table.is_blocked | (table.refusal >= 5)).any())
+        return bool((table.is_blocked | (table.refusal >= REFUSED_BY_PLAN)).any())
 
     # -- waking ----------------------------------------------------------------------------------------------------------------
 
@@ -167,12 +179,23 @@ class Preempting:
             return []
         self._asked = asked
         rows = ranked.rows
-        blocked = rows[table.is_blocked[rows] | (table.refusal[rows] >= 5)][:EVICTORS_MAX]
-        return [table.ids[row] for row in blocked.tolist() if self._could_evict(row, now)]
+        blocked = rows[table.is_blocked[rows] | (table.refusal[rows] >= REFUSED_BY_PLAN)][:EVICTORS_MAX].tolist()
+        policies = {id(policy): policy for policy in map(self._policy, blocked)}
+        if not any(self._may_any(policy, blocked, now) for policy in policies.values()):
+            return []
+        return [table.ids[row] for row in blocked if self._could_evict(row, now)]
+
+    def _may_any(self, policy: Policy, rows: Sequence[int], now: float) -> bool:
+        """Whether the best of the rows could have anybody make way, by the policy; a quick no for most moments."""
+        rules = policy.spec.preemption
+        if not rules.enabled:
+            return False
+        best = float(np.fmax.reduce(self._book.table.score[np.array(rows, np.int64)]))
+        return self._scores_for(policy, now).may_beat(best, rules.gain_percent_min)
 
     def _could_evict(self, row: int, now: float) -> bool:
         table = self._book.table
-        if table.ids[row] in self._plans.awaiting:
+        if table.ids[row] in self._plans.front.awaiting:
             return False
         policy = self._policy(row)
         rules = policy.spec.preemption
@@ -190,9 +213,10 @@ class Preempting:
 
     # -- making room -----------------------------------------------------------------------------------------------------------
 
-    def make_room(  # noqa: PLR0917 - what `post_filter` is asked with, and the line
-        self, unit: Unit, row: int, pods: PodBlock, helper: PostFilterHelper | None, ranked: Ranked, now: float
+    def make_room(
+        self, unit: Unit, row: int, pods: PodBlock, helper: PostFilterHelper | None, *, ranked: Ranked, now: float
     ) -> Nomination | Verdict | None:
+        """Whom to stop for the unit, or that it waits for some who are stopped already; None when nobody is to make way."""
         policy = self._policy(row)
         if not policy.spec.preemption.enabled:
             return None
@@ -201,12 +225,10 @@ class Preempting:
             return waits
         if not self._is_in_front(row, ranked, now):
             return None
-        victims = self._victims(policy, row, now)
-        if not len(victims):
+        victims, bars = self._victims(policy, row, now)
+        if not len(victims) or helper is None:
             return None
-        ask = self._ask(victims, unit)
-        if helper is None:
-            return None
+        ask = self._ask(victims, bars, unit)
         found = _for_gang(self._book, unit, ask, helper) if not unit.is_single else _for_one(self._book, pods, ask, helper)
         return found if found is not None and found.victims else None
 
@@ -231,32 +253,31 @@ class Preempting:
         before = rows[: max(int(table.place[row]) - 1, 0)]
         return int(np.count_nonzero(table.is_blocked[before])) < EVICTORS_MAX
 
-    def _victims(self, policy: Policy, row: int, now: float) -> Array:
-        """Rows that may make way for the waiting `row`."""
+    def _victims(self, policy: Policy, row: int, now: float) -> tuple[Array, Array]:
+        """Rows that may make way for the waiting `row`, and what its score was held against, for each."""
         table = self._book.table
         rules, scores = policy.spec.preemption, self._scores_for(policy, now)
         if not scores.may_beat(float(table.score[row]), rules.gain_percent_min):
-            return scores.rows[:0]
+            return _NOBODY, _NO_BARS
         kept = np.flatnonzero(is_better(float(table.score[row]), scores.bar, rules.gain_percent_min))
         if not len(kept):
-            return kept
-        own = charged(policy, table, row, scores.costs_s[kept], now, self._view_of)
+            return _NOBODY, _NO_BARS
+        own = charged(policy, table, row, scores.costs_s[kept], now=now, view=self._view_of(policy.spec))
         kept = kept[is_better(own, scores.bar[kept], rules.gain_percent_min)]
-        rows = scores.rows[kept]
         job = table.works[row].job
         if job:
-            rows = rows[np.array([table.works[each].job != job for each in rows.tolist()], np.bool_)]
-        allowed = {queue: self._may_take(row, queue) for queue in set(table.queue[rows].tolist())}
-        rows = rows[np.array([allowed[queue] for queue in table.queue[rows].tolist()], np.bool_)] if len(rows) else rows
-        self._bars = dict(zip(scores.rows.tolist(), scores.bar.tolist(), strict=True))
-        return rows
+            kept = kept[np.array([table.works[each].job != job for each in scores.rows[kept].tolist()], np.bool_)]
+        queues = table.queue[scores.rows[kept]].tolist()
+        allowed = {queue: self._may_take(row, queue) for queue in set(queues)}
+        kept = kept[np.array([allowed[queue] for queue in queues], np.bool_)]
+        return scores.rows[kept], scores.bar[kept]
 
     def _may_take(self, row: int, other: int) -> bool:
         """Whether work of the queue with number `other` may make way for it, as far as the queues are concerned."""
         table, tree = self._book.table, self._book.tree
         if other == table.queue[row]:
             return True
-        mine, theirs = common(tree.chain(self._book.name_of_queue(row)), tree.chain(table.queues.names[other]))
+        mine, theirs = common(tree.chain(table.queue_name(row)), tree.chain(table.queues.names[other]))
         level = tree.queues[mine].spec.level if mine else 0
         other_level = tree.queues[theirs].spec.level if theirs else 0
         if level != other_level:
@@ -270,7 +291,7 @@ class Preempting:
         weight = tree.queues[queue].spec.weight if queue else 1
         return (float(table.used_dominant[rows].sum()) + more) / weight
 
-    def _ask(self, victims: Array, unit: Unit) -> Ask:
+    def _ask(self, victims: Array, bars: Array, unit: Unit) -> Ask:
         book = self._book
         placed, state = book.state.placed, book.state
         chosen: Array = np.zeros(book.table.size, np.bool_)
@@ -281,7 +302,6 @@ class Preempting:
         eligible[:size] = (at >= 0) & chosen[np.maximum(at, 0)]
         # The worst goes first; of equals the one that has run shortest.
         table = book.table
-        bars = np.array([self._bars[each] for each in victims.tolist()])
         ids = np.argsort(np.argsort([table.ids[each] for each in victims.tolist()]))
         order = np.lexsort((ids, -table.started[victims], bars))
         cost_of: Array = np.zeros(book.table.size, np.int64)
@@ -297,15 +317,38 @@ class Preempting:
         return policies[int(group[self._book.table.queue[row]])][1]
 
     def _scores_for(self, policy: Policy, now: float) -> Scores:
-        made_of = (self._book.version, now)
-        if made_of != self._scores_of:
-            self._scores, self._scores_of = {}, made_of
+        self._be_at(now)
         found = self._scores.get(id(policy))
         if found is None:
-            _, _, bounds = self._ranker.policies()
-            rows = candidates(self._book.table, policy.spec.preemption, bounds, now)
-            found = self._scores[id(policy)] = scores_of(policy, self._book.table, rows, now, self._view_of)
+            rows = self._candidates(policy, now)
+            self.keep(policy, rows, policy.scores(self._book.table, rows, now, self._view_of(policy.spec)).total, now)
+            found = self._scores[id(policy)]
         return found
+
+    def _be_at(self, now: float) -> None:
+        """Forget scores of another moment."""
+        book = self._book
+        # Who starts at this moment is no candidate at it; what is used counts only where a policy looks at it.
+        used = book.room_version if self._ranker.depends_on_use else 0
+        made_of = (now, book.epoch, book.stops, book.line_version, self._ranker.version, used)
+        if made_of != self._scores_of:
+            self._scores, self._scores_of = {}, made_of
+
+    def _candidates(self, policy: Policy, now: float) -> Array:
+        return candidates(self._book.table, policy.spec.preemption, self._ranker.policies()[2], now)
+
+    def wanted(self, now: float) -> Array:
+        """Running rows whose scores will be asked for, where all work goes by one policy: to be scored with the line."""
+        policies = self._ranker.policies()[1]
+        if len(policies) != 1 or not self.is_enabled or not self._has_blocked():
+            return _NOBODY
+        return self._candidates(policies[0][1], now)
+
+    def keep(self, policy: Policy, rows: Array, running: Array, now: float) -> None:
+        """The scores of running rows, as they were just worked out."""
+        self._be_at(now)
+        view = self._view_of(policy.spec)
+        self._scores[id(policy)] = scores_of(policy, self._book.table, rows, running, now=now, view=view)
 
 
 def _for_one(book: Book, pods: PodBlock, ask: Ask, helper: PostFilterHelper) -> Nomination | None:

@@ -6,12 +6,15 @@ what its subtree uses now, and what of it stands before in the line, as the domi
 both work of its own and queues below it counts as if its own work were in one more queue below it, of level 0 and weight 1.
 
 A parent that does not exist, or a circle of parents, makes a top queue: a mistake in one object never takes others out of the
-line. Pure, single-threaded. Shares are compared as whole numbers, so equal inputs give equal lines on any CPU.
+line. So does a tree that is too deep, at every DEPTH_MAX levels: admission refuses those, and what is worked out for each level
+stays bounded whoever let them in. What is stopped above, and pools, hold below such a cut as well.
+
+Pure, single-threaded. Shares are compared as whole numbers, so equal inputs give equal lines on any CPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -20,6 +23,8 @@ from muster.engine.columns import Array
 from muster.engine.facts import QueueFacts
 from muster.policy.table import Names
 
+DEPTH_MAX: Final = 32
+"""Levels of queues in one tree; admission allows half as many."""
 SHARE_UNIT: Final = 2.0**30
 """A share of 1 as a whole number."""
 _LEVEL_LOWEST: Final = -(10**6)
@@ -32,6 +37,8 @@ class QueueTree:
         self.version = 0
         """Grows with every change."""
         self._chains: dict[str, tuple[str, ...]] = {}
+        self._depths: dict[str, int] = {}
+        """Of each queue that was asked for: how many it stands under, itself included; 1 for a member of a circle."""
         self._layout: Layout | None = None
 
     def put(self, queue: QueueFacts) -> None:
@@ -45,6 +52,7 @@ class QueueTree:
     def _changed(self) -> None:
         self.version += 1
         self._chains.clear()
+        self._depths.clear()
         self._layout = None
 
     @property
@@ -59,23 +67,45 @@ class QueueTree:
             found = self._chains[name] = tuple(self._walk(name))
         return found
 
-    def _walk(self, name: str) -> list[str]:
-        chain: list[str] = []
-        while name in self.queues and name not in chain:
-            chain.append(name)
+    def _walk(self, name: str) -> Iterator[str]:
+        depth = self._depth(name)
+        for _ in range((depth - 1) % DEPTH_MAX + 1 if depth else 0):
+            yield name
             name = self.queues[name].spec.parent
-        if name in chain:
+
+    def _depth(self, name: str) -> int:
+        """See `_depths`; 0 of one that does not exist."""
+        path: dict[str, None] = {}
+        while name in self.queues and name not in path and name not in self._depths:
+            path[name] = None
+            name = self.queues[name].spec.parent
+        depth = self._depths.get(name, 0)
+        way = list(path)
+        if name in path:
             # A circle: each of its members is a top queue of its own.
-            return chain[:1] if chain[0] in chain[chain.index(name) :] else chain[: chain.index(name) + 1]
-        return chain
+            at = way.index(name)
+            self._depths.update(dict.fromkeys(way[at:], 1))
+            way, depth = way[:at], 1
+        for each in reversed(way):
+            depth += 1
+            self._depths[each] = depth
+        return depth if way else self._depths.get(name, 0)
+
+    def _upwards(self, name: str) -> Iterator[str]:
+        """The queue and all above it, whatever the depth."""
+        while chain := self.chain(name):
+            yield from chain
+            if self._depth(chain[-1]) == 1:
+                return
+            name = self.queues[chain[-1]].spec.parent
 
     def stopped_by(self, name: str) -> str:
         """The queue, itself or above it, that starts nothing; "" when it may start work."""
-        return next((each for each in self.chain(name) if self.queues[each].spec.state == "Stopped"), "")
+        return next((each for each in self._upwards(name) if self.queues[each].spec.state == "Stopped"), "")
 
     def pools(self, name: str) -> tuple[str, ...]:
         """Node pools of the nearest queue upwards that names any."""
-        return next((tuple(pools) for each in self.chain(name) if (pools := self.queues[each].spec.pools)), ())
+        return next((tuple(pools) for each in self._upwards(name) if (pools := self.queues[each].spec.pools)), ())
 
     def key(self, name: str) -> tuple[str, tuple[str, ...]]:
         """Work of one key waits for the same room, in one line: the top queue, and the pools."""

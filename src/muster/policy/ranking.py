@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 FIRST: Final = 1
 """The place of the first in line; 0 is for work that is in no queue."""
 _MENDED_MAX: Final = 8
+"""Changes of a line that are worked into its array one by one; from so many on, it is made anew when it is read."""
+_NOBODY: Final[Array] = np.zeros(0, np.int64)
+_NO_SCORES: Final[Array] = np.zeros(0)
 ViewOf = Callable[[SchedulingPolicySpec], View]
 
 
@@ -75,18 +78,21 @@ class Ranked:
     """What came out. `rows` in order of place; `starving` says how many of the first are starving; `number` tells one ranking
     from another."""
 
-    def __init__(self, rows: Array, starving: int, not_a_number: Mapping[str, int], next_crossing: float | None) -> None:
+    def __init__(
+        self,
+        rows: Array,
+        starving: int,
+        not_a_number: Mapping[str, int],
+        next_crossing: float | None,
+        beside: Array = _NO_SCORES,
+    ) -> None:
         self.rows, self.starving, self.number = rows, starving, 0
+        self.beside = beside
+        """Scores of the running rows that were asked for with it."""
         self.not_a_number = not_a_number
         """By policy: for how many units its formula gave no number."""
         self.next_crossing = next_crossing
-
-
-_OF_USE: Final = frozenset({"FairShare", "Pressure", "Interference"})
-
-
-def _looks_at_use(policy: Policy) -> bool:
-    return any(factor.source in _OF_USE for factor in policy.factors)
+        """When the next of them begins to starve."""
 
 
 class Ranker:
@@ -94,6 +100,7 @@ class Ranker:
         """`policy_of` gives the name and the policy of a queue."""
         self._table, self._tree, self._policy_of = table, tree, policy_of
         self._groups: tuple[object, Array, list[tuple[str, Policy]], Array] | None = None
+        self._use: tuple[object, tuple[int, ...], bool] = (None, (), False)
         self._number = 0
         self.version = 0
         """Grows when policies change."""
@@ -107,8 +114,11 @@ class Ranker:
     def depends_on_use(self) -> bool:
         """Whether the line depends on what runs: on the shares of several queues, or because a policy looks at it."""
         _, policies, _ = self.policies()
-        layout = self._tree.layout(self._table.queues)
-        return len(layout.level) > 2 or any(_looks_at_use(policy) for _, policy in policies)
+        made_of = (self._tree.version, self._table.queues.version)
+        if self._use[0] is not policies or self._use[1] != made_of:
+            layout = self._tree.layout(self._table.queues)
+            self._use = (policies, made_of, len(layout.level) > 2 or any(policy.looks_at_use for _, policy in policies))
+        return self._use[2]
 
     def policies(self) -> tuple[Array, list[tuple[str, Policy]], Array]:
         """By the number of a queue: which of the policies it has, and its bound on starvation."""
@@ -128,15 +138,17 @@ class Ranker:
             self._groups = (made_of, group, policies, bounds[group])
         return self._groups[1], self._groups[2], self._groups[3]
 
-    def scored(self, rows: Array, now: float, view_of: ViewOf) -> tuple[Array, dict[str, int]]:
-        """The scores of waiting `rows`, each by its queue's policy; and how many have none, by policy."""
+    def scored(self, rows: Array, now: float, view_of: ViewOf, beside: Array = _NOBODY) -> tuple[Array, dict[str, int]]:
+        """The scores of waiting `rows`, each by its queue's policy; and how many have none, by policy. Where there is but one
+        policy, those of `beside` too, behind the others: one long column costs less than two short ones."""
         table = self._table
         group, policies, _ = self.policies()
         missing: dict[str, int] = {}
         if len(policies) == 1:
             name, policy = policies[0]
-            score = policy.scores(table, rows, now, view_of(policy.spec)).total
-            if (count := int(np.isnan(score).sum())) > 0:
+            every = np.concatenate([rows, beside]) if len(beside) else rows
+            score = policy.scores(table, every, now, view_of(policy.spec)).total
+            if (count := int(np.isnan(score[: len(rows)]).sum())) > 0:
                 missing[name] = count
             return score, missing
         score = np.zeros(len(rows), np.float64)
@@ -149,12 +161,6 @@ class Ranker:
                     missing[name] = count
         return score, missing
 
-    def factors(self, row: int, now: float, view_of: ViewOf) -> tuple[str, Policy, Scored]:
-        """The factor table of one unit."""
-        group, policies, _ = self.policies()
-        name, policy = policies[int(group[self._table.queue[row]])]
-        return name, policy, policy.scores(self._table, np.array([row]), now, view_of(policy.spec))
-
     def factor_tables(self, rows: Array, now: float, view_of: ViewOf) -> Iterator[tuple[Policy, Array, Scored]]:
         """The factor tables of several units: for each policy, which of `rows` are its own (positions), and theirs."""
         group, policies, _ = self.policies()
@@ -164,17 +170,19 @@ class Ranker:
             if len(at):
                 yield policy, at, policy.scores(self._table, rows[at], now, view_of(policy.spec))
 
-    def rank(self, line: Line, now: float, view_of: ViewOf) -> Ranked:
-        ranked = self._rank(line, now, view_of)
+    def rank(self, line: Line, now: float, view_of: ViewOf, beside: Array = _NOBODY) -> Ranked:
+        """`beside`: running rows whose scores are wanted as well (`Ranked.beside`), as far as there is one policy for all."""
+        ranked = self._rank(line, now, view_of, beside)
         self._number += 1
         ranked.number = self._number
         return ranked
 
-    def _rank(self, line: Line, now: float, view_of: ViewOf) -> Ranked:
+    def _rank(self, line: Line, now: float, view_of: ViewOf, beside: Array) -> Ranked:
         table, rows = self._table, line.rows
         if not len(rows):
             return Ranked(rows, 0, {}, None)
-        score, missing = self.scored(rows, now, view_of)
+        score, missing = self.scored(rows, now, view_of, beside)
+        score, scores_beside = score[: len(rows)], score[len(rows) :]
         table.score[rows] = score
         _, _, bounds = self.policies()
         times = crossings(table, rows, bounds_of(bounds, table.queue[rows]))
@@ -196,4 +204,4 @@ class Ranker:
             others = others[layout.merge(table.queue[ranked], table.dominant[ranked], others, uses)]
         ordered: Array = rows[np.append(starving, others)]
         table.place[ordered] = np.arange(FIRST, len(ordered) + FIRST)
-        return Ranked(ordered, len(starving), missing, next_crossing(times, now))
+        return Ranked(ordered, len(starving), missing, next_crossing(times, now), scores_beside)

@@ -14,18 +14,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from muster.engine.columns import Array, Mask
+from muster.engine.columns import Array
 from muster.policy.table import Table
 
 
-def is_starving(table: Table, rows: Array, bound_s: Array, now: float) -> Mask:
-    """Of each of `rows`, whose bounds are `bound_s`."""
-    found: Mask = crossings(table, rows, bound_s) <= now
-    return found
-
-
 def crossings(table: Table, rows: Array, bound_s: Array) -> Array:
-    """When each of `rows` has waited for its bound."""
+    """When each of `rows` has waited for its bound, `bound_s`: from then on it starves."""
     return table.submitted[rows] + table.attained_s[rows] + bound_s
 
 

@@ -47,12 +47,14 @@ _FLOATS = (
 )
 _INTEGERS = ("pin", "queue", "user", "group", "kind", "pods", "place", "refusal")
 _FLAGS = ("is_waiting", "is_running", "is_preemptible", "is_held", "is_blocked")
+_COLUMNS: Final = frozenset({*_FLOATS, *_INTEGERS, *_FLAGS, "request", "used"})
+_LISTS: Final = frozenset({"ids", "works", "labels", "predicted_use"})
 _SIZE_FIRST = 64
 _LAST = 2**40
 
 
 class Names:
-    """Numbers for names, small and used again. `count` of a name is how many have it."""
+    """Numbers for names, small and used again: a name has its number until it was given back as often as it was taken."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -275,6 +277,15 @@ class Table:
                 self._numbers[source, key] = column
         return column
 
+    def queue_name(self, row: int) -> str:
+        """Of work that is in no queue, ""."""
+        number = int(self.queue[row])
+        return self.queues.names[number] if number >= 0 else ""
+
+    def group_name(self, row: int) -> str:
+        number = int(self.group[row])
+        return self.groups.names[number] if number >= 0 else ""
+
     def predict(self, row: int, median_s: float, high_s: float, use: Mapping[str, float] | None = None) -> None:
         """What the system expects of the unit."""
         self.predicted_s[row], self.predicted_high_s[row] = median_s, high_s
@@ -285,20 +296,9 @@ class Table:
                     column[row] = self._number_of(source, key, row)
 
     def select(self, rows: Sequence[int] | Array) -> Table:
-        """A copy of these rows alone, in this order, to ask what if; names have the same numbers. Not to be added to."""
-        index = np.asarray(rows, np.intp)
-        twin = Table.__new__(Table)
-        for name in (*_FLOATS, *_INTEGERS, *_FLAGS):
-            setattr(twin, name, getattr(self, name)[index])
-        twin.request, twin.used = self.request[:, index], self.used[:, index]
-        places = index.tolist()
-        twin.ids, twin.works = [self.ids[row] for row in places], [self.works[row] for row in places]
-        twin.labels, twin.predicted_use = [self.labels[row] for row in places], [self.predicted_use[row] for row in places]
-        twin.row_of = {unit_id: place for place, unit_id in enumerate(twin.ids)}
-        twin.queues, twin.users, twin.groups = self.queues, self.users, self.groups
-        twin._divisor, twin._free = self._divisor, []
-        twin._numbers = {key: column[index] for key, column in self._numbers.items()}
-        return twin
+        """These rows alone, in this order, to ask what if: names have the same numbers. A copy, but of no more than is read:
+        ask before the table changes, and do not add to it."""
+        return _Chosen(self, np.asarray(rows, np.intp))
 
     # -- inside --------------------------------------------------------------------------------------------------------------
 
@@ -332,19 +332,40 @@ class Table:
         self._free = list(range(2 * size - 1, size - 1, -1))
 
 
+class _Chosen(Table):
+    """Some rows of another table. Each column is copied when it is first read: of some thirty, a formula reads a few."""
+
+    def __init__(self, whole: Table, index: Array) -> None:
+        self._whole, self._index = whole, index
+        self.queues, self.users, self.groups = whole.queues, whole.users, whole.groups
+        self._divisor, self._free = whole._divisor, []
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _COLUMNS:
+            found: Any = getattr(self._whole, name)[..., self._index]
+        elif name in _LISTS:
+            column = getattr(self._whole, name)
+            found = [column[row] for row in self._index.tolist()]
+        elif name == "row_of":
+            found = {unit_id: place for place, unit_id in enumerate(self.ids)}
+        elif name == "_numbers":
+            found = {key: column[self._index] for key, column in self._whole._numbers.items()}
+        else:
+            raise AttributeError(name)
+        setattr(self, name, found)
+        return found
+
+
 _NUMBERS: Final[Mapping[str, Callable[[Table, int, str], Any]]] = {
     "Attribute": lambda table, row, key: table.works[row].attributes.get(key),
     "Label": lambda table, row, key: table.labels[row].get(key),
-    "EstimatedUse": lambda table, row, key: getattr(table.works[row], "estimate_use", {}).get(key),
+    "EstimatedUse": lambda table, row, key: table.works[row].estimate_use.get(key),
     "PredictedUse": lambda table, row, key: table.predicted_use[row].get(key),
 }
 
 
 def _doubled(array: Array) -> Array:
     return np.concatenate([array, np.zeros_like(array)], axis=-1)
-
-
-_NO_SHARES: Final[Mapping[str, Array]] = {}
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):

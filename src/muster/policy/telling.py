@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 
 _NOBODY: Array = np.zeros(0, np.int64)
+_FactorTable = tuple[str, tuple[PlaceFactor, ...]]
+"""The name of a policy, and what each of its factors says of a unit."""
 
 
 class Telling:
@@ -80,7 +82,13 @@ class Telling:
 
     def places(self, queue: str, first: int) -> list[Place]:
         rows = self.rows(queue)
-        return [self._place(row, at, len(rows)) for at, row in enumerate(rows[: max(first, 0)].tolist(), 1)]
+        shown = rows[: max(first, 0)]
+        # All at once: one by one, a long line would keep the scheduler waiting for seconds.
+        tables = self._factor_tables(shown)
+        return [
+            self._place(row, at, len(rows), table)
+            for at, (row, table) in enumerate(zip(shown.tolist(), tables, strict=True), 1)
+        ]
 
     def place_of(self, unit_id: str, now: float, *, with_start: bool) -> Place | None:
         found = self._find(unit_id)
@@ -110,7 +118,7 @@ class Telling:
         ids, rows = list(known), np.fromiter(known.values(), np.int64, len(known))
         scores = table.score[rows].tolist()
         # All of a policy at once: a step may decide about thousands.
-        for policy, at, scored in order.ranker.factor_tables(rows, order.state.now, order.view_of):
+        for policy, at, scored in order.ranker.factor_tables(rows, order.state.now, order.views.of):
             names = [factor.name for factor in policy.factors]
             for position, parts in zip(at.tolist(), scored.contributions.T.tolist(), strict=True):
                 found[ids[position]] = {"score": scores[position], **dict(zip(names, parts, strict=True))}
@@ -122,32 +130,43 @@ class Telling:
         row = self._book.table.row_of.get(unit_id)
         if row is None or self._book.table.queue[row] < 0 or not self._book.table.is_waiting[row]:
             return None
-        rows = self.rows(self._book.name_of_queue(row))
+        rows = self.rows(self._book.table.queue_name(row))
         at = np.flatnonzero(rows == row)
         return (rows, int(at[0])) if len(at) else None
 
-    def _factors(self, row: int) -> tuple[str, tuple[PlaceFactor, ...], float]:
-        order = self._order
-        name, policy, scored = order.ranker.factors(row, order.state.now, order.view_of)
-        parts = scored.contributions[:, 0].tolist()
-        values = scored.values[:, 0].tolist()
-        factors = tuple(
-            PlaceFactor(factor.name, value, factor.weight, part)
-            for factor, value, part in zip(policy.factors, values, parts, strict=True)
-        )
-        return name, factors, float(scored.total[0])
+    def _factor_tables(self, rows: Array) -> list[_FactorTable]:
+        """Of each of `rows`, which wait or run in one queue: the name of its policy, and the factors."""
+        if not len(rows):
+            return []
+        order, table = self._order, self._book.table
+        group, policies, _ = order.ranker.policies()
+        name, policy = policies[int(group[table.queue[rows[0]]])]
+        scored = policy.scores(table, rows, order.state.now, order.views.of(policy.spec))
+        values, parts = scored.values.T.tolist(), scored.contributions.T.tolist()
+        return [
+            (
+                name,
+                tuple(
+                    PlaceFactor(factor.name, value, factor.weight, part)
+                    for factor, value, part in zip(policy.factors, mine, adds, strict=True)
+                ),
+            )
+            for mine, adds in zip(values, parts, strict=True)
+        ]
 
-    def _place(self, row: int, position: int, of: int) -> Place:
+    def _place(self, row: int, position: int, of: int, factor_table: _FactorTable | None = None) -> Place:
         order, table = self._order, self._book.table
         work, unit_id = table.works[row], table.ids[row]
-        policy, factors, _ = self._factors(row) if table.queue[row] >= 0 else ("", (), math.nan)
+        if factor_table is None:
+            factor_table = self._factor_tables(np.array([row]))[0] if table.queue[row] >= 0 else ("", ())
+        policy, factors = factor_table
         plan = order.plans.of(unit_id)
         expected = order.learning.of(row)
         starving = order.ranked_now.starving
         return Place(
             unit=unit_id,
             job=work.job,
-            queue=self._book.name_of_queue(row),
+            queue=table.queue_name(row),
             position=position,
             of=of,
             score=float(table.score[row]),
@@ -164,6 +183,7 @@ class Telling:
             predicted_high_s=_known(table.predicted_high_s[row]),
             predicted_use=expected.use if expected is not None else {},
             affinity=expected.affinity if expected is not None else {},
+            affinity_grounds=expected.affinity_grounds if expected is not None else "",
             grounds=expected.grounds if expected is not None else "",
         )
 

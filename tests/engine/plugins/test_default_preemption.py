@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from muster.engine.evaluate import Evaluator
-from muster.engine.facts import BudgetFacts, PodFacts
+from muster.engine.events import QueueGone, QueueSeen
+from muster.engine.facts import BudgetFacts, PodFacts, QueueFacts
 from muster.engine.gang_units import Gang, gang_unit
 from muster.engine.gangs import pod_settings
 from muster.engine.plugin import Nomination
@@ -21,6 +22,8 @@ from muster.engine.pods import PodRecord
 from muster.engine.profile import Profile
 from muster.engine.state import State
 from muster.engine.units import single_unit, unit_id_of
+from muster.engine.work import Work, encode_work
+from muster.objects.labels import Muster
 from muster.objects.reasons import Reason, Verdict
 from tests.engine.building import node, pod, state_of
 
@@ -258,3 +261,41 @@ def test_gangs_are_left_out_unless_asked_for() -> None:
 def test_arguments(args: dict[str, Any], wrong: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=wrong):
         msgspec.convert(args, DefaultPreemptionArgs)
+
+
+def of_job(name: str, on: str, *, preemptible: bool) -> PodFacts:
+    made = low(name, on)
+    work = encode_work(Work(job=f"Job/default/{name}", queue="q", preemptible=preemptible))
+    return msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, annotations={Muster.WORK: work}))
+
+
+@pytest.mark.parametrize(
+    ("has_queue", "priority", "preemptible", "is_evicted"),
+    [
+        pytest.param(True, 1_000_000_000, False, False, id="a job that is not marked stays"),
+        pytest.param(True, 100, True, True, id="a job that is marked goes"),
+        pytest.param(True, 2_000_000_000, False, True, id="the system's own pods have their way"),
+        pytest.param(False, 100, False, True, id="without queues it is as in Kubernetes"),
+    ],
+)
+@pytest.mark.parametrize("is_early", [True, False], ids=["queue there before", "queue seen later"])
+def test_jobs_in_queues_make_way_only_if_they_are_marked(
+    has_queue: bool, priority: int, preemptible: bool, is_early: bool, is_evicted: bool
+) -> None:
+    world = World([node("a", cpu="2")], [of_job("x", "a", preemptible=preemptible)])
+    seen = QueueSeen(msgspec.convert({"metadata": {"name": "q"}}, QueueFacts))
+    if has_queue and is_early:
+        world.state.order_objects["Queue", "q"] = seen
+        world.plugin.attach(world.state)
+    elif has_queue:
+        world.plugin.event(seen)
+    found = world.ask(pod("high", cpu="2", priority=priority))
+    assert world.names(found) == (("a", ["x"]) if is_evicted else None)
+    world.plugin.event(QueueGone("q"))
+    assert world.names(world.ask(pod("high", cpu="2", priority=priority))) == ("a", ["x"])
+
+
+def test_bare_pods_make_way_by_priority_where_there_are_queues_too() -> None:
+    world = World(AB, [low("x", "a"), of_job("y", "b", preemptible=False)])
+    world.plugin.event(QueueSeen(msgspec.convert({"metadata": {"name": "q"}}, QueueFacts)))
+    assert world.names(world.ask(high())) == ("a", ["x"])

@@ -5,17 +5,20 @@ as no eviction makes a node another one; disruption budgets are kept where that 
 node on which somebody less important is still ending waits for that, however long the grace period is. Room that was made for
 others at least as important is not given away again.
 
-Other than there: members of a unit of several pods are evicted together (`wholeUnits`), since what is left of a gang holds
-resources for nothing; and for a gang room is made for all its pods that must start together, or not at all (`gangs`).
+Other than there: where there are queues, a job (Job, KusciaTask) that is not marked preemptible makes way for nobody's priority
+but that of the system's own classes, which users can't have; whoever writes the larger number into a job does not stop the
+others'. Pods that are no job's are Kubernetes' business, and make way as they do there. Members of a unit of several pods are
+evicted together (`wholeUnits`), since what is left of a gang holds resources for nothing; and for a gang room is made for all
+its pods that must start together, or not at all (`gangs`).
 
-Pure: keeps nothing but what it has read of the budgets. `helper` is set by whoever runs the profile; without one, only
-resources count. The choice itself is `victims.select`.
+Pure: keeps nothing but what it has read of the budgets, and which queues there are. `helper` is set by whoever runs the
+profile; without one, only resources count. The choice itself is `victims.select`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import msgspec
 import numpy as np
@@ -23,12 +26,17 @@ import numpy as np
 from muster.engine.blocks import PodBlock
 from muster.engine.budgets import Budgets
 from muster.engine.columns import Mask
+from muster.engine.events import AnyEvent, QueueGone, QueueSeen
 from muster.engine.making_room import make_room
 from muster.engine.plugin import Nomination, Plugin, Scope, Wake
 from muster.engine.pods import PodRecord
+from muster.engine.state import State
 from muster.engine.units import Unit
 from muster.engine.victims import Ask, candidates_for, free_ahead, select
 from muster.objects.reasons import Reason, Verdict
+
+USER_PRIORITY_MAX: Final = 1_000_000_000
+"""What is above belongs to the system's own PriorityClasses."""
 
 
 class DefaultPreemptionArgs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -59,6 +67,19 @@ class DefaultPreemption(Plugin):
     def __init__(self, args: DefaultPreemptionArgs | None = None) -> None:
         super().__init__(args)
         self._budgets = Budgets()
+        self._queues: set[str] = set()
+
+    def attach(self, state: State) -> None:
+        super().attach(state)
+        seen = [event for event in state.order_objects.values() if isinstance(event, QueueSeen)]
+        self._queues = {event.queue.metadata.name for event in seen}
+
+    def event(self, event: AnyEvent) -> Sequence[int] | None:
+        if isinstance(event, QueueSeen):
+            self._queues.add(event.queue.metadata.name)
+        elif isinstance(event, QueueGone):
+            self._queues.discard(event.name)
+        return None
 
     def post_filter(self, unit: Unit, pods: PodBlock, now: float) -> Nomination | Verdict | None:
         if pods.shape.spec.preemption_policy == "Never":
@@ -111,6 +132,8 @@ class DefaultPreemption(Plugin):
         state, args = self.state, self.args
         placed = state.placed
         eligible: Mask = placed.priority < priority
+        if self._queues and priority <= USER_PRIORITY_MAX:
+            eligible &= ~placed.staying
         if not unit.is_single and any(group.bound for group in unit.groups):
             # A member never makes way for another of the same unit.
             for index in np.flatnonzero(eligible & (placed.node >= 0)).tolist():

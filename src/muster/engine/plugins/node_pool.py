@@ -66,9 +66,14 @@ class NodePool(Plugin):
 
     def _queue_event(self, event: AnyEvent) -> Sequence[int] | None:
         if isinstance(event, QueueSeen):
+            before = self._queues.get(event.queue.metadata.name)
             self._queues[event.queue.metadata.name] = event.queue
+            if _binds_alike(before, event.queue):
+                return None
         elif not isinstance(event, QueueGone) or self._queues.pop(event.name, None) is None:
             return None
+        if not self._queue_pools and not (isinstance(event, QueueSeen) and event.queue.spec.pools):
+            return None  # no queue has pools, so none can have them from another
         return _slots(every_node(NodeBlock(self.state.nodes))) if self._look_up_queues() else None
 
     def _look_up_queues(self) -> bool:
@@ -118,6 +123,14 @@ class NodePool(Plugin):
             what = f"NodePool {missing[0]}, which does not exist" if missing else f"nodes of NodePool {', '.join(names)}"
             return self.reason, [shortfall(self.reason, want=1, best=0, unit="count", resource=what)]
         return self.reason, []
+
+
+def _binds_alike(before: QueueFacts | None, after: QueueFacts) -> bool:
+    """Whether nothing changed that decides which pools a queue is bound to, and those below it."""
+    if before is None:
+        return False
+    old, new = before.spec, after.spec
+    return old.pools == new.pools and old.parent == new.parent and old.is_default == new.is_default
 
 
 def pools_named(shape: Shape) -> tuple[str, ...]:

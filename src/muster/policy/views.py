@@ -1,0 +1,62 @@
+"""What policies see beside the table: the size of the cluster, what is free, shares that fade, the backlog of all.
+
+One `View` per policy, worked out when it is first asked for at a moment, and only as much of it as the policy's factors read.
+Fed by nothing: it reads the engine's state and the books. Pure, single-threaded.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from muster.engine.columns import Array
+from muster.objects.kinds.muster_queues import SchedulingPolicySpec
+from muster.policy.backlog import Backlog
+from muster.policy.book import Book
+from muster.policy.table import View
+
+
+class Views:
+    def __init__(self, book: Book, backlog: Backlog) -> None:
+        self._book, self._backlog, self._state = book, backlog, book.state
+        self._total: Array = np.zeros(0, np.int64)
+        self.total_version = -1
+        """Of the nodes that `_total` was added up from."""
+        self._views: dict[int, View] = {}
+        """By policy, for the moment."""
+        self._views_of: tuple[object, ...] = ()
+
+    def of(self, spec: SchedulingPolicySpec) -> View:
+        state, book = self._state, self._book
+        made_of = (state.now, book.version, book.epoch, book.tree.version, self.total_version)
+        if made_of != self._views_of:
+            self._views, self._views_of = {}, made_of
+        found = self._views.get(id(spec))
+        if found is None:
+            sources = {factor.source for factor in spec.factors}
+            found = self._views[id(spec)] = View(
+                resources=state.table.rows,
+                total=self._total,
+                free=state.nodes.free.sum(axis=1),
+                shares=book.people.shares(spec, state.now) if "FairShare" in sources else {},
+                queue_level=book.tree.layout(book.table.queues).queue_level,
+                longest_s=self._backlog.longest_s() if "Tail" in sources else math.nan,
+            )
+        return found
+
+    def add_up(self) -> None:
+        """Nodes may have come or gone: the cluster's totals follow, and with them all shares of it in the table."""
+        nodes = self._state.nodes
+        if self.total_version != nodes.version or len(self._total) != len(nodes.capacity):
+            self.total_version = nodes.version
+            total: Array = nodes.capacity.sum(axis=1)
+            if not np.array_equal(total, self._total):
+                self._total = total
+                self._book.table.use_total(total)
+
+    def totals(self) -> dict[str, float]:
+        """What the cluster has, by the name of the resource."""
+        self.add_up()
+        names = self._state.table.names
+        return {name: float(self._total[row]) for row, name in enumerate(names) if row < len(self._total)}
