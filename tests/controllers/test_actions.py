@@ -12,6 +12,7 @@ from muster.controllers.actions import (
     Delete,
     Emit,
     Executor,
+    Expect,
     Patch,
     PatchStatus,
     Target,
@@ -152,6 +153,24 @@ async def test_the_first_failure_ends_the_list() -> None:
             )
         assert await get(store, "ConfigMap", "a") is not None
         assert await get(store, "ConfigMap", "c") is None
+
+
+@virtual
+async def test_what_is_expected_is_read_and_not_written() -> None:
+    async with memory_store() as store:
+        seen = await make(store, pod("p"))
+        executor = Executor(store, "test")
+        follow = Create(config_map("made"))
+        version = store.resource_version
+        await executor.apply([Expect(target_of(seen, at_version=True))])
+        assert store.resource_version == version
+        await store.patch(await store.resource("", "Pod"), "p", {"metadata": {"labels": {"a": "b"}}}, "default")
+        with pytest.raises(Conflict, match="Pod default/p was seen at version"):
+            await executor.apply([Expect(target_of(seen, at_version=True)), follow])
+        await store.delete(await store.resource("", "Pod"), "p", "default", grace_period_s=0)
+        with pytest.raises(Conflict, match="is gone"):
+            await executor.apply([Expect(target_of(seen, at_version=True)), follow])
+        assert await get(store, "ConfigMap", "made") is None
 
 
 @virtual

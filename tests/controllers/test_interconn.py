@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.controllers.tasks import group, party
+from tests.counts import examples
 
 from muster.controllers.actions import Create, Delete, Patch
 from muster.controllers.interconn import TaskSides, plan_task
@@ -149,7 +150,7 @@ MOVES = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(100))
 @given(st.lists(MOVES, max_size=60))
 def test_whatever_the_order_nothing_goes_back_and_both_agree_in_the_end(moves: list[tuple[Any, tuple[int, int]]]) -> None:
     wire = Wire()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.controllers.test_job_plan import NOW, decide, exited, flat, job, planned
 
-from muster.controllers.actions import Action, Create, Delete, Emit, PatchStatus
+from muster.controllers.actions import Action, Create, Delete, Emit, Expect, PatchStatus
 from muster.controllers.job_plan import ACTIVE, ENDED
 from muster.objects.patch.merge import apply_merge_patch as merge_patch
 from muster.objects.status import Raw
@@ -80,9 +80,10 @@ class Life(RuleBasedStateMachine):
             if writes_max <= 0:
                 return
             writes_max -= 1
+            present = self.job["metadata"]["resourceVersion"]
+            if isinstance(action, PatchStatus | Expect) and action.target.resource_version != present:
+                return  # Conflict: the list ends
             if isinstance(action, PatchStatus):
-                if action.target.resource_version != self.job["metadata"]["resourceVersion"]:
-                    return  # Conflict: the list ends
                 if "attempts" in action.status:
                     assert action.status["attempts"] == self.job["status"].get("attempts", 0) + 1
                 self._write_job(action.status, "status")

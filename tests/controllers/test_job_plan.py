@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from muster.controllers.actions import Action, Create, Delete, Emit, Patch, PatchStatus, Together
+from muster.controllers.actions import Action, Create, Delete, Emit, Expect, Patch, PatchStatus, Together
 from muster.controllers.job import situation
 from muster.controllers.job_plan import CREATES_MAX, Present, plan
 from muster.controllers.job_pod_facts import facts_of
@@ -277,8 +277,23 @@ def test_everything_is_made_in_order() -> None:
     found = planned(job(queued(), priority=3), present=Present())
     assert made(found) == ["Service j", "PodGroup j-w", "PriorityClass muster-priority-3", "Pod j-w-0", "Pod j-w-1"]
     fence = found.actions[0]
-    assert isinstance(fence, PatchStatus)
+    assert isinstance(fence, PatchStatus | Expect)
     assert fence.target.resource_version == "1", "only if the job is still the one that was seen"
+
+
+def test_a_priority_class_that_is_there_is_not_made_again() -> None:
+    assert made(planned(job(queued(), priority=3), present=Present(frozenset({"j-w"}), True, True))) == [
+        "Pod j-w-0",
+        "Pod j-w-1",
+    ]
+
+
+def test_nothing_is_written_to_find_out_whether_the_job_has_changed() -> None:
+    status = status_after(job(queued()))
+    [fence, *rest] = planned(job(status)).actions
+    assert isinstance(fence, Expect)
+    assert fence.target.resource_version == "1"
+    assert rest
 
 
 def test_only_what_is_missing_is_made() -> None:
@@ -321,7 +336,7 @@ def test_what_must_go(raw: Raw, pods: list[Raw], gone: list[str]) -> None:
     found = planned(raw, *pods)
     assert deleted(found) == gone
     assert not [name for name in made(found) if name.startswith("Pod ")], "nothing is made before the old is gone"
-    assert found.actions == () or isinstance(found.actions[0], PatchStatus)
+    assert found.actions == () or isinstance(found.actions[0], PatchStatus | Expect)
 
 
 def test_services_are_stopped_once_the_required_have_ended() -> None:

@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from muster.controllers.actions import Emit, Patch, Together
-from muster.controllers.job_work import Said, attained_s, common_name, hold_of, job_work, pin_of, said_anew, task_work
+from muster.controllers.job_work import (
+    Said,
+    attained_s,
+    common_name,
+    hold_of,
+    job_work,
+    pin_of,
+    said_anew,
+    task_attained_s,
+    task_work,
+)
 from muster.engine.work import Work, decode_work, encode_work
 from muster.objects.kinds.kuscia_tasks import KusciaTask
 from muster.objects.kinds.muster_jobs import Job
@@ -148,7 +158,7 @@ def test_a_task_says_what_its_job_says() -> None:
             },
         },
         "spec": {"initiator": "alice", "taskInputConfig": "{}", "parties": [{"domainID": "alice", "appImageRef": "i"}]},
-        "status": {"preemptions": 1},
+        "status": {"preemptions": 1, "attainedSeconds": 60},
     }
     assert task_work(raw, view_of(KusciaTask, raw)) == Work(
         job="KusciaTask/cross-domain/psi-1-x",
@@ -159,8 +169,31 @@ def test_a_task_says_what_its_job_says() -> None:
         estimate_s=90,
         preemptible=True,
         submitted=NOW,
+        attained_s=60,
         preemptions=1,
     )
+
+
+@pytest.mark.parametrize(
+    ("interval", "status", "kept_s"),
+    [
+        pytest.param("60", "True", 160.0, id="whole intervals since all parties ran, after what was kept before"),
+        pytest.param("", "True", 40.0, id="saves nothing"),
+        pytest.param("60", "False", 40.0, id="does not run"),
+        pytest.param("1000", "True", 40.0, id="before the first checkpoint"),
+    ],
+)
+def test_what_a_task_keeps_when_it_gives_way(interval: str, status: str, kept_s: float) -> None:
+    raw: Raw = {
+        "metadata": {"name": "t", "annotations": {Muster.CHECKPOINT_SECONDS: interval}},
+        "spec": {"initiator": "alice", "taskInputConfig": "{}", "parties": []},
+        "status": {
+            "phase": "Running",
+            "attainedSeconds": 40,
+            "conditions": [{"type": "Running", "status": status, "lastTransitionTime": format_time(NOW - 179)}],
+        },
+    }
+    assert task_attained_s(raw, view_of(KusciaTask, raw), NOW) == kept_s
 
 
 def said(text: str, *, is_bound: bool = False, name: str = "p-0") -> Said:
@@ -196,6 +229,30 @@ def test_a_move_changes_the_label_too() -> None:
     assert patch.patch["metadata"]["annotations"][Muster.QUEUE] is None
     assert isinstance(event, Emit)
     assert (event.reason, event.message) == ("Moved", "Moved: from a to b")
+
+
+def test_what_has_a_node_stays_in_its_queue() -> None:
+    """It was found to be within the limits of that one."""
+    old, raw = work(job(queue="a")), job(queue="b", estimate={"runSeconds": 60})
+    [together] = said_anew(
+        raw, work(raw), [said(encode_work(old), name="p-0"), said(encode_work(old), is_bound=True, name="p-1")]
+    )
+    assert isinstance(together, Together)
+    for patch in together.actions:
+        assert isinstance(patch, Patch)
+        assert "labels" not in patch.patch["metadata"]
+        told = decode_work(patch.patch["metadata"]["annotations"][Muster.WORK])
+        assert (told.queue, told.estimate_s) == ("a", 60)
+
+
+def test_a_pod_is_moved_only_as_it_was_seen() -> None:
+    raw = job(queue="b")
+    seen = Said(namespace="team", name="p", uid="u", work=encode_work(work(job(queue="a"))), is_bound=False, version="7")
+    [together, _] = said_anew(raw, work(raw), [seen])
+    assert isinstance(together, Together)
+    [patch] = together.actions
+    assert isinstance(patch, Patch)
+    assert patch.target.resource_version == "7", "it may have got a node meanwhile"
 
 
 def test_another_estimate_is_no_act() -> None:

@@ -401,12 +401,15 @@ def test_numbers_are_written_rarely_and_what_stops_somebody_at_once() -> None:
     books.put_account(account(User, "ann", later.status, group="g", limits=limits))
     assert shown(books, T0 + USE_EVERY_MS + 500, T0 + USE_EVERY_MS).again_ms == T0 + USE_EVERY_MS + CONSUMED_EVERY_MS
     stopped = shown(books, T0 + HOUR_MS // 2, T0 + HOUR_MS // 2 - 1)
-    assert stopped.status.standing.stopped.startswith("ConsumptionLimitReached")
+    (spent,) = stopped.status.standing.exhausted
+    assert spent.resource == "cpu"
+    assert "limit 1 core-hours of cpu per Day, used 1" in spent.message
+    assert stopped.status.standing.stopped == ""
     books.put_account(account(User, "ann", stopped.status, group="g", limits=limits))
     books.put_pod(pod("a", start=0, end=1800, cpu=2), "2", T0)
     write(books, {})
     tomorrow = shown(books, T0 + DAY_MS, T0 + DAY_MS - 1)
-    assert tomorrow.status.standing.stopped == ""
+    assert tomorrow.status.standing.exhausted == []
 
 
 def test_budgets_warn_once_in_each_period_and_limit_when_spent() -> None:
@@ -437,7 +440,7 @@ def test_what_fades_by_itself_is_not_written() -> None:
     write(books, {})
     first = shown(books, T0 + 2 * HOUR_MS)
     books.put_account(account(User, "ann", first.status, group="g"))
-    assert first.status.standing.decayed["cpu"] == pytest.approx(3_600_000, rel=0.02)
+    assert first.status.standing.faded[0].used["cpu"] == pytest.approx(3_600_000, rel=0.02)
     assert shown(books, T0 + 20 * HOUR_MS, T0).status is None
     assert isinstance(first.status, UserStatus)
 
@@ -486,6 +489,30 @@ def test_what_work_asks_for(kind: str, raw: Raw, want: dict[str, int]) -> None:
     work = submitted_work(kind, raw, lambda name: image, lambda domain: domain == "partner")
     assert isinstance(work, Work)
     assert (work.key, work.user, work.queue, dict(work.request)) == (f"{kind}/d/j", "ann", "q", want)
+
+
+@pytest.mark.parametrize(
+    ("labels", "status", "is_over"),
+    [
+        pytest.param({}, {"phase": "Failed"}, True, id="failed"),
+        pytest.param({"job-stage": "Restart"}, {"phase": "Failed", "stage": "Start"}, False, id="told to run again"),
+        pytest.param(
+            {"job-stage": "Restart", "job-stage-version": "2"},
+            {"phase": "Failed", "stage": "Restart", "stageVersion": 2},
+            True,
+            id="was answered, and failed again",
+        ),
+        pytest.param({"job-stage": "Restart"}, {"phase": "Cancelled", "stage": "Start"}, True, id="can't be followed"),
+        pytest.param({"job-stage": "Stop"}, {"phase": "Failed", "stage": "Start"}, True, id="another command"),
+    ],
+)
+def test_a_job_that_is_told_to_run_again_is_submitted_anew(labels: dict[str, str], status: Raw, is_over: bool) -> None:
+    """Otherwise a failed job would come back beside as many others as may be submitted."""
+    named = {f"kuscia.secretflow/{key}": value for key, value in labels.items()}
+    raw = {"metadata": {"name": "j", "namespace": "d", "labels": {"muster.dev/user": "ann", **named}}, "status": status}
+    work = submitted_work("KusciaJob", raw)
+    assert isinstance(work, Work)
+    assert work.is_over is is_over
 
 
 @given(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from muster.controllers.actions import PatchStatus
-from muster.controllers.queues import Tree, plan, problem_of
+from muster.controllers.queues import Tree, gathered, plan, problem_of
 from muster.objects.kinds.muster_queues import Queue
 from muster.objects.patch.merge import apply_merge_patch
 from muster.objects.status import Raw
@@ -24,7 +24,7 @@ def queue(name: str = "top", status: Raw | None = None, **spec: Any) -> Raw:
 
 
 def decided(raw: Raw, lines: dict[str, Line] | None, tree: Tree = TREE) -> list[PatchStatus]:
-    return plan(raw, view_of(Queue, raw), tree, lines, NOW)
+    return plan(raw, view_of(Queue, raw), tree, gathered(lines, tree) if lines is not None else None, NOW)
 
 
 LINES = {
@@ -74,6 +74,12 @@ def test_without_a_scheduler_the_numbers_stay() -> None:
         pytest.param(queue(), TREE, "", id="nothing"),
         pytest.param(queue(pools=["east"]), TREE, "", id="a pool that is there"),
         pytest.param(queue(pools=["west"]), TREE, "no NodePool west", id="no pool"),
+        pytest.param(
+            queue(policy="mine", pools=["west"]),
+            TREE,
+            "mine; create it, or name another; spec.pools: there is",
+            id="two faults",
+        ),
         pytest.param(queue(policy="mine"), TREE, "no SchedulingPolicy mine", id="no policy"),
         pytest.param(queue("a", parent="gone"), Tree({"a": "gone"}, frozenset({"balanced"})), "no Queue gone", id="no parent"),
         pytest.param(
@@ -93,5 +99,31 @@ def test_problems(raw: Raw, tree: Tree, words: str) -> None:
     assert condition["status"] == ("False" if words else "True")
 
 
-def test_below_ends_in_circles() -> None:
-    assert Tree({"a": "b", "b": "a"}).below("a") == {"a", "b"}
+def test_lines_are_counted_once_in_circles() -> None:
+    lines = {"a": Line(queue="a"), "b": Line(queue="b")}
+    found = gathered(lines, Tree({"a": "b", "b": "a"}))
+    assert {name: [line.queue for line in some] for name, some in found.items()} == {"a": ["a", "b"], "b": ["a", "b"]}
+
+
+def test_a_thousand_queues_are_gone_through_once() -> None:
+    """Looked up, not gone over: what one queue costs does not grow with the others."""
+
+    class Counting(dict[str, str]):
+        looks = 0
+
+        def get(self, key: str, default: Any = None) -> Any:
+            self.looks += 1
+            return super().get(key, default)
+
+        def __iter__(self) -> Any:
+            raise AssertionError("nobody goes over all queues")
+
+    parents = Counting({f"q{n}": f"team{n // 10}" for n in range(1000)} | {f"team{n}": "" for n in range(100)})
+    tree = Tree(parents, frozenset({"balanced"}))
+    lines = gathered({f"q{n}": Line(queue=f"q{n}", waiting=1) for n in range(1000)}, tree)
+    assert parents.looks <= 2 * 1000
+    parents.looks = 0
+    raw = queue("team7", policy="balanced")
+    [action] = plan(raw, view_of(Queue, raw), tree, lines, NOW)
+    assert action.status["usage"]["jobsWaiting"] == 10
+    assert parents.looks <= 2

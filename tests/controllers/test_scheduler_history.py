@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.controllers.scheduling import create, node, places, pod, pod_group, scheduling
+from tests.controllers.scheduling import create, node, objects, places, pod, pod_group, scheduling
 from tests.store.stores import memory_store
 
 from muster.controllers.scheduler import Scheduler
@@ -14,7 +14,9 @@ from muster.engine.facts import RunFacts
 from muster.history.queries import recent_runs
 from muster.history.reader import Log
 from muster.history.recorder import HistoryLimits, Recorder
+from muster.history.records import SegmentName
 from muster.history.replaying import Outcome, engines, known_orders, replay
+from muster.history.segments import Sink
 from muster.history.stores import DirectoryStore
 from muster.objects.labels import Muster
 from muster.objects.status import Raw
@@ -121,3 +123,50 @@ def gang(name: str, count: int, cpu: str = "1") -> list[Raw]:
         member["metadata"].setdefault("labels", {})["pod-group.scheduling.sigs.k8s.io"] = name
         members.append(member)
     return [pod_group(name, count), *members]
+
+
+class _Full(DirectoryStore):
+    """A disk on which nothing more can be written, for a while."""
+
+    is_full = False
+
+    def create(self, name: SegmentName) -> Sink:
+        if self.is_full:
+            raise OSError(28, "No space left on device")
+        return super().create(name)
+
+
+@virtual
+async def test_a_log_that_can_not_be_written_is_said_and_stops_nobody(tmp_path: Path) -> None:
+    disk = _Full(tmp_path)
+    disk.is_full = True
+    limits = HistoryLimits(flush_s=0.01, retry_s=10.0, retry_s_max=10.0)
+    recorder = Recorder(disk, clock=current_loop().clock, limits=limits)
+    async with memory_store() as store, scheduling(store, scheduler=Scheduler(history=recorder)) as runner:
+        await create(store, node("n1", "8"), pod("a"))
+        await asyncio.sleep(1)
+        recorder.flush()
+        await create(store, pod("b"))
+        await asyncio.sleep(5)
+        assert all((await places(store)).values())
+        assert ["No space left" in why for why in runner.failing.values()] == [True]
+        disk.is_full = False
+        recorder.flush()
+        await asyncio.sleep(30)
+        for name in ("c", "d"):
+            await create(store, pod(name))
+            await asyncio.sleep(5)
+            recorder.flush()
+        assert all((await places(store)).values())
+        assert not runner.failing
+        said = [one for one in await objects(store, "Event") if one["involvedObject"]["kind"] == "Namespace"]
+    said.sort(key=lambda one: str(one["firstTimestamp"]))
+    recorder.close()
+    assert [(one["type"], one["reason"]) for one in said] == [
+        ("Warning", "DecisionsNotRecorded"),
+        ("Normal", "DecisionsRecorded"),
+    ]
+    assert "No space left on device" in said[0]["message"]
+    assert said[0]["involvedObject"]["name"] == "kube-system"
+    outcome = _replayed(tmp_path)
+    assert any("steps before it were not recorded" in finding.text for finding in outcome.findings)

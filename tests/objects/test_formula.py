@@ -84,7 +84,9 @@ def refused(text: str, names: tuple[str, ...] = NAMES) -> FormulaError:
         pytest.param("（level）", 1, "`（`", "plain brackets", id="full width"),
         pytest.param("level − 1", 7, "`−`", "plain - sign", id="typographic minus"),
         pytest.param("等级", 1, "`等`", "a to z", id="letters of elsewhere"),
-        pytest.param("level\x00", 6, "can't stand", "", id="zero byte"),
+        pytest.param("level\x00", 6, "can't be seen, U+0000", "delete it", id="zero byte"),
+        pytest.param("level\u00a0+ 1", 6, "can't be seen, U+00A0", "plain space", id="a space that is none"),
+        pytest.param("\u0661 + level", 1, "can't stand", "digits are 0 to 9", id="digits of another script"),
         pytest.param("lambda: 0", 7, "`:`", "", id="lambda"),
     ],
 )

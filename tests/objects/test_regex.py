@@ -5,6 +5,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.counts import examples
 
 from muster.objects.regex import TEXT_LEN_MAX, Pattern, compile_pattern
 
@@ -20,7 +21,7 @@ pieces: st.SearchStrategy[str] = st.recursive(
 
 
 @given(pattern=pieces, text=st.text(alphabet="ab1.-_ é", max_size=8))
-@settings(max_examples=400)
+@settings(max_examples=examples(100))
 def test_agrees_with_python_where_both_mean_the_same(pattern: str, text: str) -> None:
     assert Pattern(pattern).search(text) == bool(re.search(pattern, text, re.ASCII))
 
@@ -83,7 +84,7 @@ def test_what_is_no_pattern_is_named(pattern: str, complaint: str) -> None:
 
 
 @given(st.text(alphabet="ab(){}[]|*+?^$\\.,:-<>P19dpQEx", max_size=12))
-@settings(max_examples=400)
+@settings(max_examples=examples(100))
 def test_any_text_is_a_pattern_or_a_value_error(text: str) -> None:
     try:
         pattern = Pattern(text)

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.counts import examples
 
 from muster.objects.schema import NULL_IS_ABSENT, PRESERVE
 from muster.objects.status import Cause, Raw, RequestEntityTooLarge
@@ -370,7 +371,7 @@ json_values: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(raw=st.dictionaries(st.sampled_from(["spec", "metadata", "other"]), json_values, max_size=3))
-@settings(max_examples=300)
+@settings(max_examples=examples(100))
 def test_any_json_is_handled(raw: Raw) -> None:
     structural = Structural(DEFAULTED)
     kept = msgspec.json.encode(raw)
@@ -547,7 +548,7 @@ def test_cel_rules_are_warned_about() -> None:
 
 
 @given(json_values)
-@settings(max_examples=200)
+@settings(max_examples=examples(100))
 def test_any_json_is_a_definition_or_has_causes(schema: Any) -> None:
     Structural.validate_definition(schema)
     Structural.definition_warnings(schema)
@@ -591,7 +592,7 @@ odd_schemas: st.SearchStrategy[Any] = st.recursive(
     schema=odd_schemas.map(lambda s: {"type": "object", "properties": {"a": s}}),
     raw=st.dictionaries(st.sampled_from(["a", "b"]), json_values, max_size=2),
 )
-@settings(max_examples=300)
+@settings(max_examples=examples(100))
 def test_a_definition_that_passes_can_be_used(schema: Any, raw: Raw) -> None:
     if Structural.validate_definition(schema):
         return

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.counts import examples
 from tests.objects.native.case import Case, Change, pod, whole
 from tests.objects.native.tables import CASES, CHANGES, DEFAULTED
 
@@ -126,7 +127,7 @@ def broken(draw: st.DrawFn) -> tuple[Case, Raw]:
 
 
 @given(broken())
-@settings(max_examples=400)
+@settings(max_examples=examples(100))
 def test_no_input_crashes_a_rule_or_a_default(given_case: tuple[Case, Raw]) -> None:
     case, raw = given_case
     resource = CATALOG.by_kind(case.group, case.kind)

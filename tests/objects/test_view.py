@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.counts import examples
 
 from muster.objects.status import Raw
 from muster.objects.view import View, copy_json, keyed, merge_patch, to_raw, view_of, without_nulls, write_back
@@ -104,7 +105,7 @@ def apply_merge(target: Any, patch: Any) -> Any:
 
 
 @given(raw=raw_objects(), after=wholes)
-@settings(max_examples=200)
+@settings(max_examples=examples(100))
 def test_writing_back_shows_the_new_view(raw: Raw, after: Whole) -> None:
     kept = copy_json(raw)
     result = write_back(raw, view_of(Whole, raw), after)
@@ -113,7 +114,7 @@ def test_writing_back_shows_the_new_view(raw: Raw, after: Whole) -> None:
 
 
 @given(raw=raw_objects(), after=wholes)
-@settings(max_examples=200)
+@settings(max_examples=examples(100))
 def test_merge_patch_leads_to_the_same_object(raw: Raw, after: Whole) -> None:
     before = view_of(Whole, raw)
     assert apply_merge(raw, merge_patch(raw, before, after)) == write_back(raw, before, after)
@@ -131,7 +132,7 @@ def unknown_by_part(inner: Raw) -> dict[str, Any]:
 
 
 @given(raw=raw_objects(), after=inners)
-@settings(max_examples=200)
+@settings(max_examples=examples(100))
 def test_unknown_members_stay_with_their_keyed_element(raw: Raw, after: Inner) -> None:
     before = view_of(Whole, raw)
     result = write_back(raw, before, msgspec.structs.replace(before, spec=after))

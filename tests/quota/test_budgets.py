@@ -82,16 +82,17 @@ def test_a_consumption_limit_stops_at_its_very_millisecond(core_hours: int, cpu:
     ledger = Ledger([Run(key="before", user="ann", amounts={"cpu": 1000}, start_ms=0, end_ms=used_ms)])
     ledger.open(Run(key="now", user="ann", amounts={"cpu": cpu}, start_ms=used_ms))
     found = judged(ledger, used_ms, limits=limits)
-    if found.stopped:
+    if found.exhausted:
         assert used_ms >= core_hours * HOUR_MS
         return
     assert found.look_ms is not None
-    assert judged(ledger, found.look_ms - 1, limits=limits).stopped == ""
-    stopped = judged(ledger, found.look_ms, limits=limits).stopped
-    assert stopped.startswith(f"ConsumptionLimitReached: spec.limits.consumption[0] of User ann: limit {core_hours} core-hours")
+    assert judged(ledger, found.look_ms - 1, limits=limits).exhausted == ()
+    ((resource, figures),) = judged(ledger, found.look_ms, limits=limits).exhausted
+    assert resource == "cpu"
+    assert figures.startswith(f"spec.limits.consumption[0] of User ann: limit {core_hours} core-hours")
 
 
 def test_a_limit_that_cannot_be_read_stops_and_says_so() -> None:
     found = judged(Ledger(), 0, limits=Limits(consumption=[ConsumptionLimit(resource="cpu", amount="much")]))
-    assert found.stopped.startswith("ConsumptionLimitReached")
+    assert [resource for resource, _ in found.exhausted] == ["cpu"]
     assert "spec.limits.consumption[0].amount of User ann" in found.problems[0]

@@ -156,6 +156,27 @@ def test_stopped(code: Reason) -> None:
     assert (breach.reason, breach.message, breach.node) == (code, "100 of 100 spent", ("UserGroup", "g"))
 
 
+@pytest.mark.parametrize(
+    ("exhausted", "asked", "message"),
+    [
+        pytest.param("cpu", {"cpu": 1500}, "limit 5, used 5; requested 1500m (cpu)", id="asked for"),
+        pytest.param("cpu", {"nvidia.com/gpu": 1}, None, id="what is not asked for does not stand against it"),
+        pytest.param(
+            "bandwidth-egress", {"cpu": 1000}, "limit 5, used 5; all work may move bytes, so none starts", id="bytes moved"
+        ),
+    ],
+)
+def test_what_is_used_up_for_the_period(exhausted: str, asked: dict[str, int], message: str | None) -> None:
+    spent = NodeSpec(kind="Queue", name="top", limits=Ceilings(exhausted={exhausted: "limit 5, used 5"}))
+    tree = tree_of(spent, queue("q", "top"))
+    breach = tree.check_start("ann", "q", asked)
+    found = None if breach is None else breach.verdict()
+    assert (found.message if found is not None else None) == message
+    if found is not None:
+        assert (found.reason, found.subject) == (Reason.CONSUMPTION_LIMIT_REACHED, "Queue top")
+    assert tree.check_submit("ann", "q", asked) is None, "it may wait for the next period"
+
+
 def test_changes_return_whom_they_help() -> None:
     tree = tree_of(user("ann", "g"), group("g", "top"), group("top"), queue("q"))
     assert tree.start("a", "ann", "q", CPU) == ()

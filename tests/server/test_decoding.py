@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from muster.objects.status import BadRequest
 from muster.server.decoding import decode_json, decode_yaml, duplicate_keys
 from muster.server.negotiation import Form, encode
+from tests.counts import examples
 
 _DEPTH = 20
 _NODES = 1000
@@ -131,7 +132,7 @@ def test_yaml_round_trip(value: Any) -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=300)
+@settings(max_examples=examples(100))
 def test_any_bytes(body: bytes) -> None:
     with contextlib.suppress(BadRequest):
         decode_json(body, depth_max=10)

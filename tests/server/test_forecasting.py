@@ -10,7 +10,7 @@ from muster.engine.hypothetical import works_of
 from muster.engine.work import Work
 from muster.objects.status import BadRequest
 from muster.server.forecasting import SIZES_MAX, _sizes, about_manifest, about_unit, scaled
-from tests.policy.building import GPU, World
+from tests.policy.building import GPU, World, user_facts
 
 POD = {
     "kind": "Pod",
@@ -63,11 +63,22 @@ def test_what_has_started(world: World) -> None:
 
 def test_a_manifest_changes_nothing(world: World) -> None:
     before = decided_by(world)
-    work = Work(queue="q", user="ann", type="x", submitted=10.0)
+    # Short enough to pass the one that waits, where it fits beside what runs.
+    work = Work(queue="q", user="ann", type="x", submitted=10.0, estimate_s=100.0)
     answer = about_manifest(world.engine, world.order, works_of(POD)[0], work, [1])
     assert [item["gpus"] for item in answer["items"]] == [8, 1]
     assert answer["items"][0]["start"]["likely"] > answer["items"][1]["start"]["likely"]
     assert decided_by(world) == before
+
+
+def test_what_a_limit_would_turn_away_is_not_forecast(world: World) -> None:
+    """As work that waits: the limit is told instead. A smaller size may do."""
+    limits = {"concurrent": {"nvidia.com/gpu": "7"}}
+    world.step(ev.UserSeen(user_facts("ann", group="lab", limits=limits)))
+    work = Work(queue="q", user="ann", type="x", submitted=10.0)
+    answer = about_manifest(world.engine, world.order, works_of(POD)[0], work, [1])
+    assert [item["start"] is None for item in answer["items"]] == [True, False]
+    assert "spec.limits.concurrent[nvidia.com/gpu] of User ann: limit 7" in answer["refused"]
 
 
 def decided_by(world: World) -> dict[str, object]:

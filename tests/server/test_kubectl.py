@@ -14,6 +14,8 @@ import yaml
 from tests.server.manifests import DEPLOYMENT, POD, widget, widget_crd
 from tests.server.running import KUBECTL, RunningServer
 
+pytestmark = pytest.mark.slow  # each call is a program of its own
+
 Kubectl = Callable[..., str]
 
 
@@ -95,7 +97,6 @@ def test_describe(kubectl: Kubectl) -> None:
     assert re.search(r"Status: +Active", kubectl("describe", "ns", "default"))
 
 
-@pytest.mark.slow
 def test_client_side_apply(kubectl: Kubectl) -> None:
     assert kubectl("apply", "-f", "-", stdin=DEPLOYMENT) == "deployment.apps/shop created\nservice/shop created\n"
     assert kubectl("apply", "-f", "-", stdin=DEPLOYMENT) == "deployment.apps/shop unchanged\nservice/shop unchanged\n"
@@ -150,7 +151,6 @@ def test_patch(kubectl: Kubectl, kind: str, patch: str) -> None:
     assert "no change" in kubectl("patch", "pod", "web", "--type", kind, "-p", patch)
 
 
-@pytest.mark.slow
 def test_label_annotate_edit_replace(kubectl: Kubectl) -> None:
     kubectl("apply", "-f", "-", stdin=POD)
     assert "labeled" in kubectl("label", "pod", "web", "tier=front")
@@ -168,7 +168,6 @@ def test_label_annotate_edit_replace(kubectl: Kubectl) -> None:
     assert "replaced" in kubectl("replace", "--force", "-f", "-", stdin=POD)
 
 
-@pytest.mark.slow
 def test_create_with_generators_that_speak_protobuf(kubectl: Kubectl, namespace: str) -> None:
     """`kubectl create X` uses typed clients, which send protobuf."""
     kubectl("create", "configmap", "c", "--from-literal=a=b")
@@ -258,7 +257,6 @@ def test_explain_and_discovery(server: RunningServer, kubectl: Kubectl) -> None:
     assert "is running at" in kubectl("cluster-info")
 
 
-@pytest.mark.slow
 def test_custom_resources(server: RunningServer, kubectl: Kubectl) -> None:
     group = "kubectl.example.org"
     kubectl("apply", "-f", "-", stdin=widget_crd(group))

@@ -19,7 +19,9 @@ from muster.objects.status import ApiError, Raw
 from muster.server.limits_admission import SubmissionLimits, not_taken
 from muster.server.memory import Memory
 from muster.server.people import People
+from muster.server.rbac import Attributes
 from muster.server.webhook import Webhook
+from muster.server.whose_work import FillsInUser
 from muster.store.embedded import Actor, EmbeddedStore
 from tests.server.running import Reply, RunningServer, running
 
@@ -65,7 +67,7 @@ def server(own: RunningServer) -> Iterator[RunningServer]:
     own.create(f"{MUSTER}/users", named("User", "bob", group="team", suspended=True))
     own.create(f"{MUSTER}/queues", named("Queue", "open"))
     yield own
-    for path in (JOBS, f"{MUSTER}/users", f"{MUSTER}/queues", "/api/v1/namespaces/default/pods?gracePeriodSeconds=0"):
+    for path in (JOBS, "/api/v1/namespaces/default/pods?gracePeriodSeconds=0", f"{MUSTER}/users", f"{MUSTER}/queues"):
         assert own.request("DELETE", path).code == 200
     for group in ("other", "team", "lab"):
         own.request("DELETE", f"{MUSTER}/usergroups/{group}")
@@ -203,6 +205,111 @@ def test_pods_of_their_own_are_judged_and_those_of_jobs_are_not(server: RunningS
     assert server.request("POST", path, pod("part", "5", ownerReferences=[owner])).code == 201
     assert server.request("POST", path, pod("small", "4")).code == 201
     assert "SubmitLimitReached" in server.request("POST", path, pod("more", "3")).message
+    made = server.create("/api/v1/namespaces/default/configmaps", {"metadata": {"name": "operator"}})
+    theirs = {**owner, "apiVersion": "v1", "kind": "ConfigMap", "name": "operator", "uid": made["metadata"]["uid"]}
+    assert server.request("POST", path, pod("theirs", "2", ownerReferences=[theirs])).code == 201, "by an administrator"
+    assert "waiting and running 6" in server.request("POST", path, pod("more", "1")).message, "which counts by itself"
+    assert server.request("DELETE", "/api/v1/namespaces/default/configmaps/operator").code == 200
+
+
+# -- whose -------------------------------------------------------------------------------------------------------------------
+
+EDITORS = {"kind": "ClusterRole", "apiGroup": "rbac.authorization.k8s.io", "name": "edit"}
+PODS = "/api/v1/namespaces/default/pods"
+
+
+@pytest.fixture
+def editors(server: RunningServer) -> Iterator[RunningServer]:
+    """Everybody may change everything in the namespace, by RBAC."""
+    subjects = [{"kind": "Group", "name": "people", "apiGroup": "rbac.authorization.k8s.io"}]
+    where = f"{RBAC}/namespaces/default/rolebindings"
+    server.create(where, {"metadata": {"name": "editors"}, "roleRef": EDITORS, "subjects": subjects})
+    server.create(f"{MUSTER}/users", named("User", "eve", group="lab"))
+    yield server
+    assert server.request("DELETE", f"{where}/editors").code == 200
+
+
+def bare(name: str, labels: dict[str, str], **meta: Any) -> Raw:
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}
+    return {"metadata": {"name": name, "labels": labels, **meta}, "spec": {"containers": [container]}}
+
+
+def made_by(version: str, kind: str) -> dict[str, Any]:
+    return {"ownerReferences": [{"apiVersion": version, "kind": kind, "name": "x", "uid": "u", "controller": True}]}
+
+
+@pytest.mark.parametrize(
+    ("login", "pod", "said"),
+    [
+        pytest.param("eve", bare("p", {"muster.dev/user": "ann"}), "UserNotYours: label muster.dev/user: 'eve'", id="for ann"),
+        pytest.param(
+            "eve",
+            bare("p", {"muster.dev/user": "ann"}, **made_by("v1", "ConfigMap")),
+            "UserNotYours: label muster.dev/user: 'eve'",
+            id="for ann, with a controller that says nothing",
+        ),
+        pytest.param(
+            "eve",
+            bare("p", {"muster.dev/user": "ann"}, **made_by("muster.dev/v1alpha1", "Job")),
+            "metadata.ownerReferences: 'eve' may not name Job x as its controller",
+            id="for ann, as if her job had made it",
+        ),
+        pytest.param("eve", bare("p", {"muster.dev/group": "team"}), "User eve is not in UserGroup team", id="group of others"),
+        pytest.param(
+            "stranger", bare("p", {"muster.dev/group": "team"}), "'stranger' does not act for UserGroup team", id="no user"
+        ),
+        pytest.param("eve", bare("p", {"muster.dev/group": "gone"}), "there is no UserGroup 'gone'", id="no such group"),
+    ],
+)
+def test_pods_that_say_what_is_not_theirs_to_say(editors: RunningServer, login: str, pod: Raw, said: str) -> None:
+    reply = as_user(editors, login, "POST", PODS, pod)
+    assert reply.code == 403, reply.body
+    assert said in reply.message
+
+
+def test_whose_a_pod_is_stays_so(editors: RunningServer) -> None:
+    assert as_user(editors, ANN, "POST", PODS, bare("hers", {})).json["metadata"]["labels"] == {"muster.dev/user": "ann"}
+    taken = as_user(editors, ANN, "PATCH", f"{PODS}/hers", {"metadata": {"labels": {"muster.dev/user": None}}}, **MERGE)
+    assert "UserNotYours: label muster.dev/user: it is of User ann and stays so" in taken.message
+    claimed = as_user(editors, ANN, "PATCH", f"{PODS}/hers", {"metadata": made_by("muster.dev/v1alpha1", "Job")}, **MERGE)
+    assert "may not name Job x as its controller" in claimed.message
+    assert as_user(editors, ANN, "PATCH", f"{PODS}/hers", {"metadata": {"labels": {"a": "b"}}}, **MERGE).code == 200
+    assert as_user(editors, "gil", "POST", PODS, bare("hers-too", {"muster.dev/user": "ann"})).code == 201
+
+
+def test_a_role_in_the_namespace_is_no_leave_to_stop_others(editors: RunningServer) -> None:
+    assert submit(editors, ANN, job("hers", queue="open")).code == 201
+    for method, body in (("DELETE", None), ("PATCH", {"spec": {"state": "Stopped"}})):
+        reply = as_user(editors, "eve", method, f"{JOBS}/hers", body, **MERGE)
+        assert reply.code == 403
+        assert "UserNotYours: it is of User ann, for whom 'eve' does not act; ask ann, an administrator of" in reply.message
+    role = {"metadata": {"name": "open-admin"}, "rules": [QUEUE_RULE]}
+    editors.create(f"{RBAC}/clusterroles", role)
+    binding = {"metadata": {"name": "open-admin"}, "roleRef": {**EDITORS, "name": "open-admin"}}
+    editors.create(f"{RBAC}/clusterrolebindings", {**binding, "subjects": [{"kind": "User", "name": "eve"}]})
+    try:
+        stopped = as_user(editors, "eve", "PATCH", f"{JOBS}/hers", {"spec": {"state": "Stopped"}}, **MERGE)
+        assert stopped.code == 200, "an administrator of the queue may"
+    finally:
+        for kind in ("clusterrolebindings", "clusterroles"):
+            assert editors.request("DELETE", f"{RBAC}/{kind}/open-admin").code == 200
+    assert as_user(editors, ANN, "DELETE", f"{JOBS}/hers").code == 200
+
+
+QUEUE_RULE = {"apiGroups": ["muster.dev"], "resources": ["queues"], "resourceNames": ["open"], "verbs": ["update"]}
+
+
+def test_who_may_impersonate_a_user_submits_for_it(editors: RunningServer) -> None:
+    rule = {"apiGroups": [""], "resources": ["users"], "resourceNames": [ANN], "verbs": ["impersonate"]}
+    editors.create(f"{RBAC}/clusterroles", {"metadata": {"name": "operator"}, "rules": [rule]})
+    binding = {"metadata": {"name": "operator"}, "roleRef": {**EDITORS, "name": "operator"}}
+    editors.create(f"{RBAC}/clusterrolebindings", {**binding, "subjects": [{"kind": "User", "name": "trainer"}]})
+    try:
+        assert as_user(editors, "trainer", "POST", PODS, bare("p", {"muster.dev/user": "ann"})).code == 201
+        assert "UserNotYours" in as_user(editors, "trainer", "POST", PODS, bare("q", {"muster.dev/user": "eve"})).message
+    finally:
+        for kind in ("clusterrolebindings", "clusterroles"):
+            assert editors.request("DELETE", f"{RBAC}/{kind}/operator").code == 200
 
 
 # -- dividing ------------------------------------------------------------------------------------------------------------------
@@ -316,7 +423,7 @@ def test_no_interleaving_of_submissions_ends_and_crashes_lets_anyone_over_a_limi
         store = await EmbeddedStore.open(None, clock=lambda: now[0], writer="inline")
         jobs = store.catalog.by_kind("muster.dev", "Job")
 
-        async def nobody(_actor: Actor) -> bool:
+        async def nobody(_actor: Actor, _asked: Attributes) -> bool:
             return False
 
         def begin() -> Memory:
@@ -379,10 +486,10 @@ async def test_the_webhook_judges_the_same() -> None:
     people.apply("UserGroup", named("UserGroup", "g"))
     people.apply("User", named("User", "ann", group="g", limits={"perJob": {"cpu": 1}}))
 
-    async def nobody(_actor: Actor) -> bool:
+    async def nobody(_actor: Actor, _asked: Attributes) -> bool:
         return False
 
-    webhook = Webhook(hooks=[SubmissionLimits(people, nobody)])
+    webhook = Webhook(hooks=[FillsInUser(people), SubmissionLimits(people, nobody)])
 
     async def review(path: str, raw: Raw, login: str) -> Raw:
         request = {
@@ -403,3 +510,14 @@ async def test_the_webhook_judges_the_same() -> None:
     assert "JobExceedsLimit" in large["status"]["message"]
     assert (await review("/validate", job("j", 1, user="ann"), "ann"))["allowed"]
     assert "UserNotYours" in (await review("/validate", job("k", 1, user="ann"), "eve"))["status"]["message"]
+
+
+@pytest.mark.parametrize("path", ["users/ann", "queues/open"])
+def test_who_has_work_is_not_deleted(server: RunningServer, path: str) -> None:
+    """What runs would leave the limits of the group or queue above."""
+    assert submit(server, "ann@example.org", job("a", queue="open")).code == 201
+    refusal = server.request("DELETE", f"{MUSTER}/{path}")
+    assert refusal.code == 403
+    assert "1 of its jobs wait or run" in refusal.message
+    assert server.request("DELETE", f"{JOBS}/a").code == 200
+    assert server.request("DELETE", f"{MUSTER}/{path}").code == 200

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from muster.objects.catalog import CATALOG
 from muster.objects.status import BadRequest, Raw, UnsupportedMediaType
 from muster.server.protobuf import _types, decode_protobuf
+from tests.counts import examples
 
 
 def _varint(value: int) -> bytes:
@@ -162,7 +163,7 @@ def test_malformed(body: bytes) -> None:
     st.binary(max_size=60),
     st.sampled_from([("v1", "Pod"), ("apps/v1", "Deployment"), ("v1", "Event"), ("v1", "DeleteOptions")]),
 )
-@settings(max_examples=500)
+@settings(max_examples=examples(100))
 def test_any_bytes(data: bytes, what: tuple[str, str]) -> None:
     with contextlib.suppress(BadRequest, UnsupportedMediaType):
         decode_protobuf(_body(*what, data), depth_max=20)

@@ -107,6 +107,45 @@ def test_a_pin_that_is_no_number_is_refused(server: RunningServer) -> None:
     assert "'first' is not a whole number" in refused.message
 
 
+# -- what pods and tasks say -------------------------------------------------------------------------------------------------
+
+PODS = "/api/v1/namespaces/default/pods"
+TASKS = "/apis/kuscia.secretflow/v1alpha1/namespaces/default/kusciatasks"
+
+
+def editor(server: RunningServer, user: str) -> str:
+    """A token of somebody with the role `edit` in the namespace."""
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"}
+    binding = {"metadata": {"name": f"edit-{user}"}, "roleRef": role, "subjects": [{"kind": "User", "name": user}]}
+    server.create(f"{RBAC}/rolebindings", binding)
+    return server.user(user)
+
+
+def test_what_pods_say_of_their_work_is_not_for_users_to_write(own: RunningServer) -> None:
+    token = editor(own, "eve")
+    spec = {"containers": [{"name": "c", "image": "x"}]}
+    said = {"metadata": {"name": "forged", "annotations": {Muster.WORK: '{"pin":-5,"submitted":1}'}}, "spec": spec}
+    refused = own.request("POST", PODS, said, token=token)
+    assert refused.code == 403
+    assert "metadata.annotations[muster.dev/work]" in refused.message
+    assert "muster.dev/queue" in refused.message, "the way out"
+    own.create(PODS, said)
+    headers = {"content-type": "application/merge-patch+json"}
+    for patch in (noted(work='{"user":"ann"}'), noted(work=None)):
+        assert own.request("PATCH", f"{PODS}/forged", patch, headers=headers, token=token).code == 403
+    assert own.request("PATCH", f"{PODS}/forged", noted(other="x"), headers=headers, token=token).code == 200
+
+
+def test_a_task_is_held_and_pinned_by_who_may_hold_its_job(own: RunningServer) -> None:
+    token = editor(own, "mallory")
+    spec = {"initiator": "alice", "taskInputConfig": "{}", "parties": [{"domainID": "alice", "appImageRef": "x"}]}
+    for key in (Muster.PIN, Muster.HOLD):
+        task = {"metadata": {"name": "t", "annotations": {key: "-1"}}, "spec": spec}
+        refused = own.request("POST", TASKS, task, token=token)
+        assert refused.code == 403
+        assert "update on queues.muster.dev" in refused.message
+
+
 # -- through the webhook ------------------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,8 @@ from muster.engine.plugins.fit import Fit
 from muster.engine.profile import Profile
 from muster.engine.work import Work, encode_work
 from muster.policy.order import PolicyOrder
+from muster.server.forecasting import PATH as ETA_PATH
+from muster.server.forecasting import Forecasting
 from muster.server.queueing import JOBS_PATH, QUEUES_PATH, Queueing
 from muster.server.run import Server
 from tests.engine.building import PROFILE, node, pod
@@ -45,7 +47,7 @@ def queueing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer
     ENGINES[:] = [engine]
 
     def prepare(server: Server) -> None:
-        server.extra_routes += Queueing(lambda: ENGINES[0]).routes()
+        server.extra_routes += Queueing(lambda: ENGINES[0]).routes() + Forecasting(lambda: ENGINES[0]).routes()
 
     with running(tmp_path_factory.mktemp("queueing"), prepare=prepare) as made:
         path = "/apis/rbac.authorization.k8s.io/v1"
@@ -126,3 +128,21 @@ def test_without_a_scheduler_or_without_queues_it_says_so(queueing: RunningServe
             assert queueing.request("GET", QUEUES_PATH).code == 503
     finally:
         ENGINES[0] = live
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "resource"),
+    [
+        pytest.param("GET", QUEUES_PATH, None, "queues", id="queues"),
+        pytest.param("GET", f"{JOBS_PATH}/default/mine/place", None, "jobs", id="place"),
+        pytest.param("GET", f"{JOBS_PATH}/default/mine/eta", None, "jobs", id="when"),
+        pytest.param("POST", ETA_PATH, {"manifest": {"kind": "Pod"}}, "jobs", id="when, if it were sent now"),
+    ],
+)
+def test_everybody_may_knock_and_is_told_what_it_takes(
+    queueing: RunningServer, method: str, path: str, body: dict[str, Any] | None, resource: str
+) -> None:
+    """The path itself is closed to nobody who is known: what is missing is a right on the work."""
+    refused = queueing.request(method, path, body, token=queueing.user("nobody-yet"))
+    assert refused.code == 403
+    assert f'resource "{resource}" in API group "muster.dev"' in refused.message

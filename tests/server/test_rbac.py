@@ -12,6 +12,7 @@ from muster.objects.status import Forbidden, Raw
 from muster.server.authorization import RBAC_GROUP, Authorizer, RbacIndex, RoleRef
 from muster.server.paths import request_info
 from muster.server.rbac import Attributes, Rule, rule_of, rule_raw, rules_of, uncovered
+from tests.counts import examples
 
 
 def _rule(verbs: str, groups: str = "", resources: str = "", names: str = "", urls: str = "") -> Rule:
@@ -115,7 +116,7 @@ _ASKED = st.one_of(
 
 
 @given(st.lists(_RULES, max_size=3), st.lists(_RULES, max_size=2), st.lists(_ASKED, min_size=1, max_size=8))
-@settings(max_examples=300)
+@settings(max_examples=examples(100))
 def test_what_is_covered_is_allowed(owned: list[Rule], wanted: list[Rule], asked: list[Attributes]) -> None:
     """No escalation: if nothing is missing, the new rules allow nothing that the old ones did not."""
     if uncovered(owned, wanted):

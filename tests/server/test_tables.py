@@ -14,6 +14,7 @@ from muster.objects.status import Raw
 from muster.objects.time import format_time
 from muster.server.printers import PRINTERS
 from muster.server.tables import table
+from tests.counts import examples
 
 _NOW = 1_800_000_000.0
 
@@ -240,7 +241,7 @@ _OBJECTS = st.dictionaries(
 
 
 @given(_OBJECTS, st.sampled_from(sorted(PRINTERS)))
-@settings(max_examples=400)
+@settings(max_examples=examples(100))
 def test_no_object_breaks_a_table(raw: Raw, kind: tuple[str, str]) -> None:
     resource = Resource(group=kind[0], version="v1", kind=kind[1], plural="x")
     made = table(resource, [{"metadata": {"name": "bad", "labels": 3}, **raw}, {"metadata": {"name": "good"}}], _NOW)

@@ -131,3 +131,16 @@ def test_no_changed_byte_passes(position: int, change: int) -> None:
     token[position] = (token[position] + change) % 128
     changed = token.decode("ascii")
     assert (verify(_KEY.public_key(), changed, _NOW) is not None) is (changed == _VALID)
+
+
+def test_a_secret_says_for_whom_and_until_when() -> None:
+    """What is written is what is read back; the moment of the end is exact."""
+    raw = token_secret(
+        "t", token_hash("x"), "ann@example.org", (), "login", labels={"muster.dev/user": "ann"}, expires_s=_NOW + 0.25
+    )
+    assert raw["metadata"]["labels"] == {"muster.dev/user": "ann"}
+    found = identity_of_secret(raw)
+    assert found == (token_hash("x"), Identity("ann@example.org", expires_s=_NOW + 0.25))
+    table = TokenTable()
+    table.put("t", *found)
+    assert (table.find("x", _NOW + 0.2) is None, table.find("x", _NOW + 0.25) is None) == (False, True)

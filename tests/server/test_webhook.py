@@ -11,13 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.history.actions import action_of
+from muster.objects.labels import Muster
 from muster.objects.patch.json_patch import apply_json_patch
 from muster.objects.status import ApiError, Forbidden
 from muster.server import webhook
+from muster.server.accounting import AccountedPods
+from muster.server.limits_admission import SubmissionLimits
+from muster.server.people import People
+from muster.server.rbac import Attributes
 from muster.server.webhook import Webhook, json_patch
-from muster.store.embedded.admission import AdmissionRequest
+from muster.server.whose_work import FillsInUser
+from muster.store.embedded.admission import Actor, AdmissionRequest
 
 Raw = dict[str, Any]
+POD = {"group": "", "version": "v1", "resource": "pods"}
 QUEUE = {"group": "muster.dev", "version": "v1alpha1", "resource": "queues"}
 
 
@@ -128,7 +136,7 @@ async def test_a_hook_that_takes_too_long_is_an_answer_too(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("review", "warned"),
     [
-        pytest.param(review_of({}, resource={"group": "", "version": "v1", "resource": "pods"}), True, id="built-in kind"),
+        pytest.param(review_of({}, resource={"group": "", "version": "v1", "resource": "nodes"}), True, id="built-in kind"),
         pytest.param(review_of({}, resource={"group": "x.y", "version": "v1", "resource": "z"}), True, id="unknown kind"),
         pytest.param(review_of({"spec": 1}, subResource="status"), False, id="subresource"),
         pytest.param(review_of(None, operation="DELETE", oldObject=queue()), False, id="delete"),
@@ -196,6 +204,41 @@ async def test_http(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (await call(Webhook(), "POST", "/validate", [body]))[0] == 413
 
 
+async def test_half_a_picture_judges_nobody() -> None:
+    """A limit that is not known yet would hold nobody."""
+    why = ["it has not read all users.muster.dev yet"]
+    app = Webhook(hooks=[Hook()], not_ready=lambda: why[0])
+    body = msgspec.json.encode(review_of(queue()))
+    code, answer = await call(app, "POST", "/validate", [body])
+    assert (code, answer["reason"]) == (503, "ServiceUnavailable")
+    assert "users.muster.dev" in answer["message"]
+    why[0] = ""
+    assert (await call(app, "POST", "/validate", [body]))[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/validate", "/mutate"])
+@given(st.none() | st.dictionaries(st.sampled_from(["metadata", "spec", "kind"]), st.recursive(
+    st.none() | st.integers() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=2)
+    | st.dictionaries(st.sampled_from(["labels", "annotations", "ownerReferences", "name", Muster.USER]), inner, max_size=3),
+    max_leaves=6,
+), max_size=3))  # fmt: skip
+def test_whatever_a_pod_looks_like_there_is_an_answer(path: str, odd: Raw | None) -> None:
+    people = People(lambda: 0.0)
+    people.apply("User", {"metadata": {"name": "ann"}, "spec": {"group": "g"}})
+
+    async def nobody(_actor: Actor, _asked: Attributes) -> bool:
+        return False
+
+    hooks = [FillsInUser(people), AccountedPods(), SubmissionLimits(people, nobody)]
+    app = Webhook(hooks=hooks, listener=lambda entry: None)
+    for old in (None, odd):
+        review = review_of(odd, resource=POD, oldObject=old, operation="UPDATE" if old else "CREATE")
+        code, answer = asyncio.run(call(app, "POST", path, [msgspec.json.encode(review)]))
+        assert code == 200, answer
+        assert isinstance(answer["response"]["allowed"], bool)
+
+
 async def test_a_bug_is_a_500_and_no_more() -> None:
     class Broken(Hook):
         async def validate(self, request: AdmissionRequest) -> None:
@@ -217,3 +260,65 @@ JSON = st.recursive(
 def test_a_patch_leads_from_one_to_the_other(before: Raw, after: Raw) -> None:
     result = apply_json_patch(before, json_patch(before, after))
     assert msgspec.json.encode(result, order="sorted") == msgspec.json.encode(after, order="sorted")
+
+
+# -- who did what ------------------------------------------------------------------------------------------------------------
+
+
+def pod(**meta: Any) -> Raw:
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"} | meta, "spec": {"containers": []}}
+
+
+@pytest.mark.parametrize(
+    ("path", "review", "told"),
+    [
+        pytest.param("/validate", review_of(queue()), [("ann", "create", "queues.muster.dev", "q", 0)], id="let pass"),
+        pytest.param("/mutate", review_of(queue()), [], id="comes again to be validated"),
+        pytest.param("/validate", review_of(queue(), dryRun=True), [], id="a dry run"),
+        pytest.param(
+            "/validate",
+            review_of(queue(name="bad"), name="bad"),
+            [("ann", "create", "queues.muster.dev", "bad", 403)],
+            id="refused",
+        ),
+        pytest.param(
+            "/validate",
+            review_of(None, operation="DELETE", oldObject=queue()),
+            [("ann", "delete", "queues.muster.dev", "q", 0)],
+            id="deleted",
+        ),
+        pytest.param(
+            "/validate", review_of(pod(labels={"muster.dev/user": "ann"}), resource=POD), [("ann", "create", "pods", "q", 0)],
+            id="a pod that says whose it is",
+        ),
+        pytest.param("/validate", review_of(pod(), resource=POD), [], id="a pod of somebody else's"),
+        pytest.param(
+            "/validate",
+            review_of(queue(), userInfo={"username": "system:serviceaccount:kube-system:namespace-controller"}),
+            [],
+            id="a controller of the cluster",
+        ),
+        pytest.param("/validate", review_of(queue(), userInfo={"username": "ourselves"}), [], id="Muster itself"),
+    ],
+)  # fmt: skip
+async def test_a_listener_hears_what_people_did(path: str, review: Raw, told: list[tuple[str, str, str, str, int]]) -> None:
+    heard: list[Raw] = []
+    own = frozenset({"ourselves"})
+    app = Webhook(hooks=[Hook()], listener=heard.append, unheard=own, is_ours=lambda raw: False, clock=lambda: 5.0)
+    for _ in range(2):  # an API server asks again when it had an old copy
+        await ask(app, path, review)
+    acts = [action for entry in heard if (action := action_of(entry)) is not None]
+    assert [(act.user, act.verb, act.resource, act.name, act.code) for act in acts] == told
+    assert all(act.at == 5.0 for act in acts)
+
+
+async def test_of_pods_only_hooks_judge() -> None:
+    """The API server knows their schema; what it takes that ours would not is none of a webhook's business."""
+    odd = pod(labels={"muster.dev/queue": "q"}) | {"spec": {"fieldOfTomorrow": 1}}
+    assert await ask(Webhook(), "/validate", review_of(odd, resource=POD)) == {"uid": "u-1", "allowed": True}
+    assert "patch" not in await ask(Webhook(), "/mutate", review_of(odd, resource=POD))
+    judging = Webhook(hooks=[Hook()], is_ours=lambda raw: False)
+    assert not (await ask(judging, "/validate", review_of(odd, resource=POD, name="bad")))["allowed"]
+    said_once = review_of(pod(), resource=POD, name="bad", operation="UPDATE", oldObject=odd)
+    assert not (await ask(judging, "/validate", said_once))["allowed"]
+    assert (await ask(judging, "/validate", review_of(pod(), resource=POD, name="bad")))["allowed"], "not Muster's business"

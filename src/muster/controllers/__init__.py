@@ -41,6 +41,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from muster.controllers.explanations import Forecast
     from muster.controllers.runtime import Runnable
     from muster.history.recorder import Recorder
 
@@ -87,10 +88,12 @@ def cluster_controllers(
     pod_range: str = "",
     is_alone: bool = False,
     history: Recorder | None = None,
+    forecast: Forecast | None = None,
 ) -> list[Runnable]:
     """For `muster controller`: the controllers of Muster's own kinds, and the scheduler, wherever objects are stored. With
     `workload_approval`, each party of a job but its initiator is asked before the job begins. `pod_range` is divided over the
-    nodes of Muster's agents. `is_alone`: there is no kube-scheduler beside ours. `history` records what the scheduler does."""
+    nodes of Muster's agents. `is_alone`: there is no kube-scheduler beside ours. `history` records what the scheduler does.
+    `forecast` answers ScheduleExplanations that ask when work will start."""
     from muster.controllers.domain import Domains
     from muster.controllers.explanations import Explanations
     from muster.controllers.interconn_host import InterconnHost
@@ -115,7 +118,7 @@ def cluster_controllers(
     scheduler = Scheduler(file_text=scheduler_config, is_sole=is_alone, history=history, past=past_in(history))
     return [
         scheduler,
-        Explanations(scheduler.live_engine),
+        Explanations(scheduler.live_engine, forecast),
         PlaceKeeper(scheduler.live_engine),
         QueueKeeper(scheduler.live_engine),
         PoolKeeper(scheduler.live_engine),

@@ -10,6 +10,7 @@ each action is safe to repeat, and finding its work already done is success:
 | Apply | no difference | another manager owns a field, and no `force` |
 | Delete | it is gone, or replaced by a namesake (`uid`) | `resource_version` is set and has moved |
 | Emit | | never: events are best effort |
+| Expect | | it is not in the very state that was seen, or gone; it writes nothing |
 
 Actions are carried out in order. The first that fails ends the list and its error is raised, so that the key is tried again
 from the new state. `Together` is for writes that do not depend on each other.
@@ -20,6 +21,7 @@ Concurrency: `apply` runs in the caller's task on the store's loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -98,7 +100,8 @@ class Patch(msgspec.Struct, frozen=True):
 
 
 class PatchStatus(msgspec.Struct, frozen=True):
-    """A merge patch on `status`, through the status subresource. Members to take away are given as None."""
+    """A merge patch on `status`, through the status subresource. Members to take away are given as None. An empty text is taken
+    away as well: there are API servers that take it for a null, and refuse it."""
 
     target: Target
     status: Raw
@@ -126,13 +129,19 @@ class Emit(msgspec.Struct, frozen=True):
     message: str
 
 
+class Expect(msgspec.Struct, frozen=True):
+    """Go on only if the object in the store, not in a cache, is `target` in its very state. A read, where a write would do."""
+
+    target: Target
+
+
 class Together(msgspec.Struct, frozen=True):
     """Carry these out at the same time. All are tried; then the first failure, in their order, is raised."""
 
     actions: tuple[Create | Patch | PatchStatus | Apply | Delete, ...]
 
 
-Action = Create | Patch | PatchStatus | Apply | Delete | Emit | Together
+Action = Create | Patch | PatchStatus | Apply | Delete | Emit | Expect | Together
 
 
 class Executor:
@@ -144,6 +153,7 @@ class Executor:
         self._recorder = recorder
         self._options = WriteOptions(field_manager=f"muster-{controller}")
         self._resources: dict[tuple[str, str], Resource] = {}
+        self._counters: dict[tuple[str, str], Counter] = {}
 
     async def apply(self, actions: Iterable[Action]) -> None:
         """Raises ApiError of the first action that failed; those before it are done, those after it are not tried."""
@@ -153,6 +163,8 @@ class Executor:
             elif isinstance(action, Emit):
                 if self._recorder is not None:
                     self._recorder.event(action.regarding, action.type, action.reason, action.message)
+            elif isinstance(action, Expect):
+                await self._expect(action.target)
             else:
                 await self._apply_one(action)
 
@@ -173,9 +185,31 @@ class Executor:
         try:
             did = await self._write(action)
         except Exception:
-            ACTIONS.labels(self._controller, name, "failed").inc()
+            self._count(name, "failed")
             raise
-        ACTIONS.labels(self._controller, name, "done" if did else "nothing to do").inc()
+        self._count(name, "done" if did else "nothing to do")
+
+    def _count(self, action: str, result: str) -> None:
+        """Looking a counter up by its labels takes longer than counting."""
+        counter = self._counters.get((action, result))
+        if counter is None:
+            counter = self._counters[action, result] = ACTIONS.labels(self._controller, action, result)
+        counter.inc()
+
+    async def _expect(self, target: Target) -> None:
+        resource = await self._resource(target.group, target.kind)
+        found = "gone"
+        with contextlib.suppress(NotFound):
+            live = await self._store.get(resource, target.name, target.namespace or None)
+            if uid_of(live) == target.uid and resource_version_of(live) == target.resource_version:
+                return
+            found = f"at version {resource_version_of(live)}"
+        raise Conflict(
+            f"{target} was seen at version {target.resource_version} and is {found}; what was planned for it is planned anew",
+            kind=resource.plural,
+            group=resource.group,
+            name=target.name,
+        )
 
     async def _write(self, action: Create | Patch | PatchStatus | Apply | Delete) -> bool:
         """False when the work was done already."""
@@ -185,7 +219,7 @@ class Executor:
             case Patch(target=target, patch=patch):
                 return await self._patch(target, patch, "")
             case PatchStatus(target=target, status=status):
-                return await self._patch(target, {"status": status}, "status")
+                return await self._patch(target, {"status": _without_empty(status)}, "status")
             case Apply(object=obj, force=force):
                 resource = await self._resource(_group_of(obj), str(obj.get("kind", "")))
                 options = msgspec.structs.replace(self._options, force=force)
@@ -273,6 +307,14 @@ class Executor:
 def _group_of(raw: Mapping[str, Any]) -> str:
     api_version = str(raw.get("apiVersion", ""))
     return api_version.rpartition("/")[0]
+
+
+def _without_empty(status: Raw) -> Raw:
+    """What is in lists is left as it is: members of theirs may have to be there."""
+    return {
+        key: _without_empty(value) if isinstance(value, dict) else None if value == "" else value
+        for key, value in status.items()
+    }
 
 
 def _with_preconditions(patch: Raw, target: Target) -> Raw:

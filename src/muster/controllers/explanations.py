@@ -5,7 +5,8 @@ without a namespace it is the explanation's own. `spec.questionObjectTemplate` i
 answer is given once for each state of the spec, and again when the controller starts anew; it is deleted `spec.ttl` after it
 was given.
 
-Work that waits in a queue is told its place there too (`place`, and `ahead`: who is just before it).
+Work that waits in a queue is told its place there too (`place`, and `ahead`: who is just before it). With the annotation
+`muster.dev/eta` the answer says when it will start (`eta`), and when with each of the numbers of GPUs that the annotation has.
 
 Who may write an explanation into a namespace may ask about work of that namespace; from the system namespace, about any.
 
@@ -27,8 +28,9 @@ from muster.engine.answer_values import Answer, Evaluation, PodPlace, Question
 from muster.engine.answers import UnknownWork, answers
 from muster.engine.hypothetical import ManifestError
 from muster.engine.machine import Engine
+from muster.objects.labels import Muster
 from muster.objects.names import NAMESPACE_SYSTEM
-from muster.objects.status import Raw
+from muster.objects.status import ApiError, Raw
 from muster.objects.time import format_time, parse_time
 from muster.objects.view import View
 from muster.policy.holders import with_holders
@@ -43,6 +45,8 @@ NOT_YET_S: Final = 2.0
 NODES_NAMED_MAX: Final = 100
 MESSAGE_LEN_MAX: Final = 2_000
 
+Forecast = Callable[[Engine, Question, Sequence[str]], Raw]
+"""When work will start: as it is, and with each of these numbers of GPUs. ApiError for what can't be asked."""
 LiveEngine = Callable[[], Engine | None]
 """The engine of the scheduler that runs here; None while none does."""
 
@@ -53,6 +57,7 @@ LiveEngine = Callable[[], Engine | None]
 class ExplanationMeta(View):
     generation: int = 0
     creation_timestamp: str = ""
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class ExplanationSpec(View):
@@ -63,6 +68,7 @@ class ExplanationSpec(View):
 
 class ExplanationStatus(View):
     last_update_time: str = ""
+    failed_message: str = ""
 
 
 class ExplanationView(View):
@@ -106,15 +112,22 @@ def _elsewhere(field: str, about: str, asking: str) -> str:
     )
 
 
-def status_of(engine: Engine, spec: ExplanationSpec, namespace: str, now: float) -> Raw:
+def status_of(
+    engine: Engine, spec: ExplanationSpec, namespace: str, now: float, forecast: Callable[[Question], Raw] | None = None
+) -> Raw:
     """The answer as a status. Never raises for what the question holds."""
     found: Sequence[Answer] = ()
     problem = ""
+    told: Raw = {}
     try:
-        found = answers(engine, question_of(spec, namespace))
+        question = question_of(spec, namespace)
+        found = answers(engine, question)
+        told = {"eta": forecast(question)} if forecast is not None and found else {}
     except (BadQuestion, UnknownWork, ManifestError) as error:
         problem = str(error)
-    details = [{**_detail(answer), **_standing(engine, answer.subject, namespace)} for answer in found]
+    except ApiError as error:
+        problem = f"annotation {Muster.ETA}: {error.message}"
+    details = [{**_detail(answer), **_standing(engine, answer.subject, namespace), **told} for answer in found]
     failed = [detail["failedMessage"] for detail in details if detail["failedMessage"]]
     return {
         "schedulable": bool(details) and all(detail["schedulable"] for detail in details),
@@ -173,6 +186,13 @@ def _standing(engine: Engine, unit: str, namespace: str) -> Raw:
     return told
 
 
+def _without_empty(value: Any) -> Any:
+    """The same without texts that say nothing: some API servers take an empty text in a status for a null, and refuse it."""
+    if isinstance(value, dict):
+        return {key: _without_empty(one) for key, one in value.items() if one != ""}
+    return [_without_empty(one) for one in value] if isinstance(value, list) else value
+
+
 def _failed(evaluation: Evaluation) -> list[Raw]:
     found = []
     for one in evaluation.refused:
@@ -221,8 +241,9 @@ class Explanations(Controller):
 
     name = "explanations"
 
-    def __init__(self, engine: LiveEngine) -> None:
+    def __init__(self, engine: LiveEngine, forecast: Forecast | None = None) -> None:
         self._engine = engine
+        self._forecast = forecast
         self._watch = Watch(group=GROUP, kind=KIND, view=ExplanationView, keep="nothing")
         self.watches = (self._watch,)
         self._answered: dict[ObjectKey, tuple[str, int]] = {}
@@ -246,7 +267,18 @@ class Explanations(Controller):
         if engine is None:
             return Plan((), NOT_YET_S)
         self._answered[key] = state
-        return Plan([PatchStatus(target, status_of(engine, view.spec, key.namespace, now))], ttl_s(view.spec.ttl))
+        forecast = self._asked_when(engine, view.metadata.annotations.get(Muster.ETA))
+        answer = _without_empty(status_of(engine, view.spec, key.namespace, now, forecast))
+        if view.status.failed_message:
+            answer.setdefault("failedMessage", None)  # of the answer before
+        return Plan([PatchStatus(target, answer)], ttl_s(view.spec.ttl))
+
+    def _asked_when(self, engine: Engine, sizes: str | None) -> Callable[[Question], Raw] | None:
+        forecast = self._forecast
+        if forecast is None or sizes is None:
+            return None
+        wanted = [size.strip() for size in sizes.split(",") if size.strip()]
+        return lambda question: forecast(engine, question, wanted)
 
     async def handle(self, key: ObjectKey, context: Context) -> float | None:
         try:

@@ -1,7 +1,7 @@
 """Job (muster.dev): carries one owner's work from its submission to its end. `job_plan` decides; here are watches and writes.
 
-Watches Jobs, and the pods, PodGroups and Services that carry the label `muster.dev/job`. A pod that a plan takes for lost is
-looked up in the store before anything follows from it.
+Watches Jobs, and the pods, PodGroups and Services that carry the label `muster.dev/job`, and PriorityClasses of its own. A
+pod that a plan takes for lost is looked up in the store before anything follows from it.
 
 What the server refuses to create is told in the job's status: for good when the object itself is wrong (Invalid), else the job
 waits with `CreationRefused` and the server's words, and it is tried again, slower each time.
@@ -21,9 +21,10 @@ from muster.controllers.job_pod_facts import PodFacts, facts_of
 from muster.controllers.job_status import conditions_for, end
 from muster.controllers.pod_views import PodView
 from muster.controllers.runtime import Caches, Context, Controller, Plan, Watch
+from muster.objects.job_pods import priority_class_name
 from muster.objects.kinds.muster_jobs import Job, JobStatus
-from muster.objects.labels import Muster
-from muster.objects.meta import controller_of, generation_of, is_deleting, uid_of
+from muster.objects.labels import Kubernetes, Muster
+from muster.objects.meta import controller_of, generation_of, is_deleting, resource_version_of, uid_of
 from muster.objects.reason_codes import Reason
 from muster.objects.rules.muster_jobs import check_spec
 from muster.objects.rules.report import Report
@@ -48,14 +49,23 @@ JOBS = Watch(group=GROUP, kind=KIND)
 PODS = Watch(group="", kind="Pod", view=PodView, keep="nothing", label_selector=Muster.JOB, keys=_job_of)
 GROUPS = Watch(group="scheduling.sigs.k8s.io", kind="PodGroup", label_selector=Muster.JOB, keys=_job_of)
 SERVICES = Watch(group="", kind="Service", label_selector=Muster.JOB, keys=_job_of)
+PRIORITIES = Watch(
+    group="scheduling.k8s.io",
+    kind="PriorityClass",
+    label_selector=f"{Kubernetes.MANAGED_BY}=muster",
+    keep="nothing",
+    keys=lambda _one, _caches: (),
+)
+"""So that a job does not have to try to make one that is there. One that is missed is made by the next job that needs it."""
 
 
 class JobController(Controller):
     """Keys are Jobs."""
 
     name = "job"
-    watches = (JOBS, PODS, GROUPS, SERVICES)
-    workers = 4
+    watches = (JOBS, PODS, GROUPS, SERVICES, PRIORITIES)
+    # A worker mostly waits for the disk, and writes that wait together share a flush.
+    workers = 32
 
     def reconcile(self, key: ObjectKey, caches: Caches, now: float) -> Plan:
         raise NotImplementedError("a lost pod is looked up in the store before it is believed: see handle")
@@ -65,7 +75,7 @@ class JobController(Controller):
         if cached is None or cached.deleting:
             return None
         raw = cached.raw
-        at = situation(raw, _pods(cached, context.caches), _present(cached, context.caches), context.clock())
+        at = situation(raw, _pods(cached, context.caches), _present(cached, context.caches, raw), context.clock())
         found = plan(at)
         if found is None:
             fresh = await _read_pods(raw, context.store)
@@ -109,15 +119,18 @@ def _unreadable(raw: Raw, pods: list[PodFacts], now: float, error: str) -> Situa
 
 
 def _pods(job: Cached, caches: Caches) -> list[PodFacts]:
-    return [facts_of(pod.view(PodView)) for pod in caches[PODS].by_index(CONTROLLER_INDEX, job.uid)]
+    return [facts_of(pod.view(PodView), pod.resource_version) for pod in caches[PODS].by_index(CONTROLLER_INDEX, job.uid)]
 
 
-def _present(job: Cached, caches: Caches) -> Present:
+def _present(job: Cached, caches: Caches, raw: Raw) -> Present:
+    priority = (raw.get("spec") or {}).get("priority")
+    known = caches[PRIORITIES].get(ObjectKey("", priority_class_name(priority))) if isinstance(priority, int) else None
     groups = caches[GROUPS].by_index(CONTROLLER_INDEX, job.uid)
     services = caches[SERVICES].by_index(CONTROLLER_INDEX, job.uid)
     return Present(
         frozenset(group.key.name for group in groups if not group.deleting),
         any(service.key.name == job.key.name and not service.deleting for service in services),
+        known is not None and not known.deleting,
     )
 
 
@@ -126,7 +139,7 @@ async def _read_pods(job: Raw, store: Store) -> list[PodFacts]:
     selector = f"{Muster.JOB}={meta['name']}"
     page = await store.list(await store.resource("", "Pod"), meta["namespace"], label_selector=selector)
     own = [pod for pod in page.items if (controller_of(pod) or {}).get("uid") == uid_of(job)]
-    return [facts_of(view_of(PodView, pod)) for pod in own]
+    return [facts_of(view_of(PodView, pod), resource_version_of(pod)) for pod in own]
 
 
 # -- what the server refuses --------------------------------------------------------------------------------------------------

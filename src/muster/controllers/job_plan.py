@@ -30,7 +30,7 @@ from typing import Final
 
 import msgspec
 
-from muster.controllers.actions import Action, Create, Delete, Emit, PatchStatus, Target, Together, target_of
+from muster.controllers.actions import Action, Create, Delete, Emit, Expect, PatchStatus, Target, Together, target_of
 from muster.controllers.job_pod_facts import PodFacts
 from muster.controllers.job_status import (
     Tally,
@@ -70,10 +70,11 @@ UP: Final = "its pods run"
 
 
 class Present(msgspec.Struct, frozen=True):
-    """What is there beside the pods: names of PodGroups and of the Service that belong to the job."""
+    """What is there beside the pods: names of PodGroups and of the Service that belong to the job, and its PriorityClass."""
 
     groups: frozenset[str] = frozenset()
     has_service: bool = False
+    has_priority: bool = False
 
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True):
@@ -301,7 +302,7 @@ def _creations(at: Situation) -> tuple[list[Action], int]:
     actions += [Create(group) for group in made.groups() if group["metadata"]["name"] not in at.present.groups]
     known = {pod.name for pod in at.pods}
     missing = [(role, index) for name, role, index in made.names() if name not in known]
-    if missing and at.job.spec.priority:
+    if missing and at.job.spec.priority and not at.present.has_priority:
         actions.append(Create(priority_class(at.job.spec.priority)))
     if missing:
         actions.append(Together(tuple(Create(made.pod(role, index, at.attempt)) for role, index in missing[:CREATES_MAX])))
@@ -309,10 +310,11 @@ def _creations(at: Situation) -> tuple[list[Action], int]:
 
 
 def _fenced(at: Situation, refreshed: Raw, actions: Sequence[Action]) -> list[Action]:
-    """`actions` only if the job in the store is the one that was seen. An empty patch changes nothing and is refused if not."""
+    """`actions` only if the job in the store is the one that was seen."""
     if not refreshed and not actions:
         return []
-    return [PatchStatus(target_of(at.raw, at_version=True), refreshed), *actions]
+    target = target_of(at.raw, at_version=True)
+    return [PatchStatus(target, refreshed) if refreshed else Expect(target), *actions]
 
 
 def _refresh(at: Situation, stale: Sequence[PodFacts], *, is_waiting: bool) -> Raw:

@@ -43,6 +43,8 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
     progress: float | None = None
     work: str = ""
     """What it says about the job, as it was written on it."""
+    version: str = ""
+    """At which it was seen; empty where that does not matter."""
 
     @property
     def is_finished(self) -> bool:
@@ -54,7 +56,14 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def said(self) -> Said:
-        return Said(namespace=self.namespace, name=self.name, uid=self.uid, work=self.work, is_bound=self.is_bound)
+        return Said(
+            namespace=self.namespace,
+            name=self.name,
+            uid=self.uid,
+            work=self.work,
+            is_bound=self.is_bound,
+            version=self.version,
+        )
 
     @property
     def is_bound(self) -> bool:
@@ -62,7 +71,7 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.node) or self.is_finished
 
 
-def facts_of(pod: PodView) -> PodFacts:
+def facts_of(pod: PodView, version: str = "") -> PodFacts:
     meta, status = pod.metadata, pod.status
     phase = status.phase or "Pending"
     reason, message = _trouble(pod)
@@ -81,6 +90,7 @@ def facts_of(pod: PodView) -> PodFacts:
         message=message[:MESSAGE_LEN_MAX],
         progress=reported_progress(pod),
         work=meta.annotations.get(Muster.WORK, ""),
+        version=version,
     )
 
 

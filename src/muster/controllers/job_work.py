@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from muster.controllers.actions import Action, Emit, Patch, Target, Together
-from muster.engine.work import Work, decode_work, encode_work
+from muster.engine.work import PIN_MAX, Work, decode_work, encode_work
 from muster.objects.acts import Standing, acts_between, acts_of
 from muster.objects.amounts import limit_amounts
 from muster.objects.kinds.kuscia_tasks import KusciaTask
@@ -43,7 +43,6 @@ CARRIED_NOTES: Final = (
 """Annotations that go from a KusciaJob to its tasks, besides the labels that all carry, and follow it as they change."""
 HOLD_LEN_MAX: Final = 500
 _ATTRIBUTES_MAX: Final = 64
-_PIN_MAX: Final = 1_000_000_000
 _NUMBERED = re.compile(r"([-_.]\d+)+$")
 
 
@@ -90,6 +89,7 @@ def task_work(task: Raw, view: KusciaTask) -> Work:
         preemptible=said.get(Muster.PREEMPTIBLE) == "true",
         checkpoint_s=_positive(said.get(Muster.CHECKPOINT_SECONDS)),
         submitted=time_or(view.metadata.creation_timestamp, 0.0),
+        attained_s=view.status.attained_seconds,
         preemptions=view.status.preemptions,
         hold=hold_of(notes),
         pin=pin_of(notes),
@@ -109,11 +109,18 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
     work: str
     is_bound: bool
+    version: str = ""
 
 
 def said_anew(raw: Raw, work: Work, pods: Sequence[Said]) -> list[Action]:
     """Say on pods that were made earlier what has changed since: a hold, a pin, another queue, another estimate. And, when an
-    administrator did it, as an event of the job."""
+    administrator did it, as an event of the job.
+
+    An attempt that has begun to be placed stays whose it is and in its queue: there it was found to be within the limits, and
+    there its use counts. A job that is moved at that very moment goes to the other queue with its next attempt."""
+    begun = next((found for pod in pods if pod.is_bound and (found := decode_work(pod.work)).job), None)
+    if begun is not None:
+        work = msgspec.structs.replace(work, queue=begun.queue, user=begun.user, group=begun.group)
     text = encode_work(work)
     old = sorted((pod for pod in pods if pod.work != text), key=lambda pod: (pod.namespace, len(pod.name), pod.name))
     if not old:
@@ -122,10 +129,16 @@ def said_anew(raw: Raw, work: Work, pods: Sequence[Said]) -> list[Action]:
     acts = acts_between(_standing(before), _standing(work)) if before.job else []
     notes: Raw = {Muster.WORK: text}
     meta: Raw = {"annotations": notes}
-    if before.queue != work.queue and not old[0].is_bound:
+    is_moved = before.queue != work.queue
+    if is_moved:
         notes[Muster.QUEUE] = None  # some pods have it as an annotation as well
         meta["labels"] = {Muster.QUEUE: work.queue or None}
-    patches = [Patch(Target("", "Pod", pod.name, pod.namespace, pod.uid), {"metadata": meta}) for pod in old[:SAID_MAX]]
+    # A pod that was bound meanwhile must not be moved: it is seen again first.
+    versions = {pod.uid: pod.version if is_moved else "" for pod in old}
+    patches = [
+        Patch(Target("", "Pod", pod.name, pod.namespace, pod.uid, versions[pod.uid]), {"metadata": meta})
+        for pod in old[:SAID_MAX]
+    ]
     who = {act.act: act for act in acts_of(annotations_of(raw))}
     return [Together(tuple(patches)), *(Emit(raw, NORMAL, act.act, str(who.get(act.act, act))) for act in acts)]
 
@@ -141,8 +154,20 @@ def attained_s(job: Job, now: float) -> float:
 
 def saved_s(status: JobStatus, interval_s: float | None, now: float) -> float:
     """Of the present attempt: whole intervals since all of it was up."""
-    began = time_or(status.running_time, None)
-    if status.phase != "Running" or began is None or not interval_s:
+    began = time_or(status.running_time, None) if status.phase == "Running" else None
+    return _whole_intervals_s(began, interval_s, now)
+
+
+def task_attained_s(task: Raw, view: KusciaTask, now: float) -> float:
+    """The same of a KusciaTask, whose parties all run since its condition `Running` is true."""
+    running = next((one for one in view.status.conditions if one.type == "Running" and one.status == "True"), None)
+    began = time_or(running.last_transition_time, None) if running is not None else None
+    interval_s = _positive({**annotations_of(task), **labels_of(task)}.get(Muster.CHECKPOINT_SECONDS))
+    return view.status.attained_seconds + _whole_intervals_s(began, interval_s, now)
+
+
+def _whole_intervals_s(began: float | None, interval_s: float | None, now: float) -> float:
+    if began is None or not interval_s:
         return 0.0
     return math.floor(max(now - began, 0.0) / interval_s) * float(interval_s)
 
@@ -164,9 +189,9 @@ def pin_of(notes: Mapping[str, Any]) -> int | None:
     """Its place before all others; None where it has none, or none that can be read."""
     text = str(notes.get(Muster.PIN, "")).strip()
     digits = text.removeprefix("-")
-    if not digits.isascii() or not digits.isdecimal() or len(digits) > len(str(_PIN_MAX)):
+    if not digits.isascii() or not digits.isdecimal() or len(digits) > len(str(PIN_MAX)):
         return None
-    return max(min(int(text), _PIN_MAX), -_PIN_MAX)
+    return max(min(int(text), PIN_MAX), -PIN_MAX)
 
 
 def _amounts(resources: Mapping[str, Any]) -> dict[str, float]:

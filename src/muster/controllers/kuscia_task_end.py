@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from muster.controllers.actions import Action, Delete, Emit, Patch, PatchStatus, Target, Together, target_of, without_finalizer
+from muster.controllers.job_work import task_attained_s
 from muster.controllers.kuscia_task_parts import TaskState, with_conditions
 from muster.controllers.kuscia_task_pods import TaskPod
 from muster.controllers.kuscia_task_status import Evaluation, difference
@@ -81,6 +82,7 @@ def restart(
         status |= {"partyTaskStatus": parties, "podStatuses": found.pods}
     if is_preemption:
         status["preemptions"] = state.view.status.preemptions + 1
+        status["attainedSeconds"] = task_attained_s(state.task, state.view, state.now)
     told = event_of(state, WARNING, reason, f"attempt {state.attempt} is over: {message}")
     return TaskPlan([*write_status(state, status), told], absent=absent)
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 from typing import Final
 
 import msgspec
@@ -28,18 +28,18 @@ from prometheus_client import Counter, Gauge
 
 from muster.controllers.actions import Create, Delete, Emit, Executor, Patch, PatchStatus, Target, Together
 from muster.controllers.ledger_books import Account, Books
+from muster.controllers.ledger_informers import ACCOUNTS, GROUP, Informers, open_informers
 from muster.controllers.ledger_pages import FOLD_PAGES_MIN, runs_page
 from muster.controllers.ledger_runs import PodRun, RunPod, record_of
 from muster.controllers.ledger_status import Look, look
-from muster.controllers.scheduler_feed import catch_up, insist
-from muster.controllers.work_sizes import FOLLOWED, WorkReader, submitted_work, work_key
-from muster.objects.kinds.muster import User, UserGroup
-from muster.objects.kinds.muster_queues import Queue
+from muster.controllers.scheduler_feed import catch_up
+from muster.controllers.work_sizes import WorkReader, submitted_work, work_key
+from muster.engine.facts import PolicyFacts
 from muster.objects.kinds.muster_usage import RUNS_MAX, UsageRecord
 from muster.objects.labels import Muster
 from muster.objects.meta import generation_of, name_of, uid_of
 from muster.objects.reasons import Reason
-from muster.objects.status import AlreadyExists, ApiError, Conflict, NotFound, Raw
+from muster.objects.status import AlreadyExists, ApiError, Conflict, Raw
 from muster.objects.time import Clock
 from muster.objects.view import merge_patch, view_of
 from muster.quota.limits import NodeKey, NodeKind
@@ -58,18 +58,12 @@ PAGES = Gauge("muster_ledger_pages", "Pages of the ledger (UsageRecords).")
 PENDING = Gauge("muster_ledger_runs_pending", "Runs that are over and not on a page yet.")
 STATUSES = Counter("muster_ledger_statuses_written", "Writes of status.usage and status.standing.", ["kind"])
 
-GROUP: Final = "muster.dev"
 BATCH_S: Final = 0.2
 """How long to wait for more once something has changed: runs that end together are noted together."""
 PATCHES_MAX: Final = 256
 """Pods patched in one go; then the rest of the work has its turn."""
 FOLD_EVERY_MS: Final = 60_000
 _BACKOFF: Final = Backoff(base_s=0.2, max_s=30.0)
-_ACCOUNTS: Final[Mapping[NodeKind, type[User] | type[UserGroup] | type[Queue]]] = {
-    "UserGroup": UserGroup,
-    "User": User,
-    "Queue": Queue,
-}
 _KEY: Final = ObjectKey("", "ledger")
 
 
@@ -80,14 +74,6 @@ class LedgerKeeper:
 
     def runner(self, hub: InformerHub, *, clock: Clock, recorder: EventRecorder | None = None) -> LedgerRunner:
         return LedgerRunner(hub, clock=clock, recorder=recorder)
-
-
-class _Informers(msgspec.Struct):
-    accounts: dict[NodeKind, Informer]
-    pages: Informer
-    works: dict[str, Informer]
-    images: Informer | None
-    pods: Informer
 
 
 class LedgerRunner:
@@ -109,27 +95,8 @@ class LedgerRunner:
     def is_idle(self) -> bool:
         return self.state == "running" and self.term is not None and self.term.is_idle
 
-    async def prepare(self) -> _Informers:
-        hub = self._hub
-
-        async def needed(group: str, kind: str) -> Informer:
-            return await insist(lambda: hub.informer(group, kind), kind, self._waits)
-
-        works: dict[str, Informer] = {}
-        for group, kind in FOLLOWED:
-            if kind != "Pod":
-                with contextlib.suppress(NotFound):
-                    works[kind] = await hub.informer(group, kind)
-        images: Informer | None = None
-        with contextlib.suppress(NotFound):
-            images = await hub.informer("kuscia.secretflow", "AppImage")
-        return _Informers(
-            accounts={kind: await needed(GROUP, kind) for kind in _ACCOUNTS},
-            pages=await needed(GROUP, "UsageRecord"),
-            works=works,
-            images=images,
-            pods=await insist(lambda: hub.informer("", "Pod", view=RunPod), "Pod", self._waits),
-        )
+    async def prepare(self) -> Informers:
+        return await open_informers(self._hub, self._waits)
 
     def _waits(self, why: str) -> None:
         self.state = why
@@ -137,8 +104,7 @@ class LedgerRunner:
     async def run(self, store: Store, fence: Fence | None = None) -> None:
         informers = await self.prepare()
         self.state = "syncing"
-        every = [*informers.accounts.values(), informers.pages, *informers.works.values(), informers.pods]
-        for informer in [*every, *([informers.images] if informers.images is not None else [])]:
+        for informer in informers.all():
             await informer.wait_synced()
         if fence is not None or self._has_run:
             # What the last leader noted must show before anything is noted again.
@@ -155,7 +121,7 @@ class LedgerRunner:
 class _Term:
     """One term: from filled caches until it is cancelled."""
 
-    def __init__(self, runner: LedgerRunner, store: Store, informers: _Informers, clock: Clock, executor: Executor) -> None:
+    def __init__(self, runner: LedgerRunner, store: Store, informers: Informers, clock: Clock, executor: Executor) -> None:
         self.books = Books()
         self._runner = runner
         self._store = store
@@ -165,6 +131,8 @@ class _Term:
         self._changed = asyncio.Event()
         self._written_ms: dict[NodeKey, int] = {}
         self._looks: dict[NodeKey, int] = {}
+        self._half_lives: dict[str, int] = {}
+        """Of policies that go by fair share."""
         self._is_busy = False
         self._fold_ms = 0
         self._works = WorkReader(self._image)
@@ -217,6 +185,8 @@ class _Term:
 
     def _handlers(self) -> list[tuple[Informer, Callable[[Change], None]]]:
         found: list[tuple[Informer, Callable[[Change], None]]] = []
+        if self._informers.policies is not None:
+            found.append((self._informers.policies, self._on_policy))
         for kind, informer in self._informers.accounts.items():
             found.append((informer, lambda change, kind=kind: self._on_account(kind, change)))  # type: ignore[misc]
         found.append((self._informers.pages, self._on_page))
@@ -242,11 +212,19 @@ class _Term:
             return
         try:
             raw = change.new.raw
-            view = view_of(_ACCOUNTS[kind], raw)
+            view = view_of(ACCOUNTS[kind], raw)
         except msgspec.ValidationError as error:
             log.warning("%s %s can't be read, and counts as it was before: %s", kind, name, error)
             return
         self.books.put_account(Account(view, name, uid_of(raw), generation_of(raw)))
+
+    def _on_policy(self, change: Change) -> None:
+        name, policy = change.newest.key.name, change.new.view(PolicyFacts) if change.new is not None else None
+        if policy is not None and any(factor.source == "FairShare" for factor in policy.spec.factors):
+            self._half_lives[name] = policy.spec.fair_share.half_life_seconds
+        else:
+            self._half_lives.pop(name, None)
+        self.books.set_half_lives(set(self._half_lives.values()))
 
     def _on_page(self, change: Change) -> None:
         name = change.newest.key.name

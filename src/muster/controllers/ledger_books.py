@@ -9,16 +9,16 @@ then on until the pod itself says so or is gone; whatever is told again changes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Final
 
 import msgspec
 
 from muster.controllers.ledger_pages import Pages
-from muster.controllers.ledger_runs import PodRun, RunPod, pod_run, run_of
+from muster.controllers.ledger_runs import NO_DEFAULT, DefaultQueue, PodRun, RunPod, pod_run, run_of
 from muster.controllers.work_sizes import Work
 from muster.objects.kinds.muster import User, UserGroup
-from muster.objects.kinds.muster_queues import Queue
+from muster.objects.kinds.muster_queues import FairShare, Queue
 from muster.objects.kinds.muster_usage import UsageRecord
 from muster.objects.labels import Muster
 from muster.quota.fading import Faded
@@ -28,7 +28,10 @@ from muster.quota.periods import DAY_MS
 from muster.quota.reading import node_of
 from muster.quota.tree import QuotaTree
 
-NO_GROUP: Final = ""
+HALF_LIVES_MAX: Final = 16
+"""So many are kept apart, the shortest first: as many as the scheduler keeps."""
+DEFAULT_HALF_LIFE_S: Final = FairShare().half_life_seconds
+"""While no policy asks for any, so that one that does later finds what was used before."""
 
 
 class Account(msgspec.Struct, frozen=True):
@@ -60,21 +63,55 @@ class Books:
         self._units: dict[str, dict[str, PodRun]] = {}
         """What holds resources now, by unit and uid."""
         self._totals: dict[str, dict[str, int]] = {}
-        self._faded: dict[NodeKey, Faded] = {}
+        self.half_lives: tuple[int, ...] = (DEFAULT_HALF_LIFE_S,)
+        self._faded: dict[NodeKey, tuple[Faded, ...]] = {}
+        """By half-life, in their order."""
+        self._default = NO_DEFAULT
+        self._defaults: set[str] = set()
         self._is_loading = True
 
     # -- objects -------------------------------------------------------------------------------------------------------------
 
     def put_account(self, account: Account) -> None:
         node = node_of(account.view, account.name, standing=False)
+        before = self.tree.find(*node.key)
+        self.touched.update(self._around(node.key))
         self.accounts[node.key] = account
         self.touched.update(self.tree.put(node))
         self.touched.update(self._around(node.key))
+        if isinstance(account.view, Queue):
+            (self._defaults.add if account.view.spec.is_default else self._defaults.discard)(node.name)
+            self._default = self._find_default()
+        elif node.kind == "User" and (before is None or before.parent != node.parent):
+            self._move_runs(node.name, node.parent)
 
     def drop_account(self, key: NodeKey) -> None:
         self.touched.update(self._around(key))
         self.accounts.pop(key, None)
         self.touched.update(self.tree.drop(*key))
+        if key[0] == "Queue":
+            self._defaults.discard(key[1])
+            self._default = self._find_default()
+
+    def _find_default(self) -> DefaultQueue:
+        """Of several, the first by name."""
+        if not self._defaults:
+            return NO_DEFAULT
+        name = min(self._defaults)
+        return DefaultQueue(name, any(spec.limits.consumption for spec in self.tree.ancestors("Queue", name)))
+
+    def filled_in(self, run: Run) -> Run:
+        """A run that is known from elsewhere, for the group of its user and with its queue as they are now."""
+        user = self.tree.find("User", run.user) if run.user else None
+        queue = run.queue or (self._default.name if run.user or run.group else "")
+        return msgspec.structs.replace(run, group=user.parent if user is not None else run.group, queue=queue)
+
+    def _move_runs(self, user: str, group: str) -> None:
+        """What runs counts for the group that its user is in now, from its beginning: it is noted so when it ends."""
+        for run in self.ledger.running("User", user):
+            if run.key not in self.ended and run.group != group:
+                self._touch(run.user, run.group, run.queue)
+                self.ledger.open(msgspec.structs.replace(run, group=group))
 
     def put_work(self, work: Work) -> None:
         """A job as it was submitted; it counts until it has ended."""
@@ -88,7 +125,7 @@ class Books:
         self.touched.update(self.tree.withdraw(key))
 
     def put_pod(self, pod: RunPod, version: str, now_ms: int) -> None:
-        seen = pod_run(pod, version)
+        seen = pod_run(pod, version, self._default)
         before = self.pods.get(pod.metadata.uid)
         if seen is None:
             if before is not None:  # whose it is does not change by taking a label away
@@ -199,7 +236,8 @@ class Books:
             rates = {resource: amount / DAY_MS for resource, amount in totals.items()}
             day_s = row.day * DAY_MS / 1000
             for node in nodes_of(row.user, row.group, row.queue):
-                self._faded_of(node).add(rates, day_s, day_s + DAY_MS / 1000)
+                for faded in self._faded_of(node):
+                    faded.add(rates, day_s, day_s + DAY_MS / 1000)
         for run in going:
             self.ledger.open(run)
         for uid in [uid for uid in self.ended if self.ledger.has(uid)]:
@@ -214,24 +252,34 @@ class Books:
 
     # -- fading --------------------------------------------------------------------------------------------------------------
 
-    def _faded_of(self, node: NodeKey) -> Faded:
+    def set_half_lives(self, half_lives_s: Set[int]) -> None:
+        """Those of all policies that go by fair share."""
+        wanted = tuple(sorted(half_lives_s))[:HALF_LIVES_MAX] or (DEFAULT_HALF_LIFE_S,)
+        if wanted != self.half_lives:
+            self.half_lives = wanted
+            if not self._is_loading:
+                self.rebuild()
+
+    def _faded_of(self, node: NodeKey) -> tuple[Faded, ...]:
         found = self._faded.get(node)
         if found is None:
-            found = self._faded[node] = Faded()
+            found = self._faded[node] = tuple(Faded(half_life_s) for half_life_s in self.half_lives)
         return found
 
     def _fade(self, run: Run) -> None:
         assert run.end_ms is not None
         for node in nodes_of(run.user, run.group, run.queue):
-            self._faded_of(node).add_run(run, run.end_ms)
+            for faded in self._faded_of(node):
+                faded.add_run(run, run.end_ms)
 
-    def decayed(self, key: NodeKey, now_ms: int) -> dict[str, float]:
-        """Faded use of the node and all below it, in resource-seconds."""
-        found: dict[str, float] = {}
+    def faded(self, key: NodeKey, now_ms: int) -> dict[int, dict[str, float]]:
+        """By half-life: faded use of the node and all below it, in resource-seconds."""
+        found: dict[int, dict[str, float]] = {half_life_s: {} for half_life_s in self.half_lives}
         for name in self.names_below(key):
-            faded = self._faded.get((key[0], name)) or Faded()
-            for resource, amount in faded.at(now_ms / 1000, self.ledger.running(key[0], name)).items():
-                found[resource] = found.get(resource, 0.0) + amount
+            running = self.ledger.running(key[0], name)
+            for sums, faded in zip(found.values(), self._faded_of((key[0], name)), strict=True):
+                for resource, amount in faded.at(now_ms / 1000, running).items():
+                    sums[resource] = sums.get(resource, 0.0) + amount
         return found
 
     # -- who is concerned ----------------------------------------------------------------------------------------------------
@@ -248,8 +296,13 @@ class Books:
         return sorted(found)
 
     def _group_of(self, seen: PodRun) -> str:
+        """Of its user, whatever the work says: nobody gets away from a group's limits by naming another. Of a user who is not
+        known any more, the last that was known."""
         spec = self.tree.find("User", seen.work.user) if seen.work.user else None
-        return spec.parent if spec is not None else NO_GROUP
+        if spec is not None:
+            return spec.parent
+        known = self.ledger.going(seen.uid)
+        return known.group if known is not None else seen.work.group
 
     def _around(self, key: NodeKey) -> set[NodeKey]:
         return {spec.key for spec in self.tree.ancestors(*key)} | {key}

@@ -69,7 +69,7 @@ class PodRun(msgspec.Struct, frozen=True, kw_only=True):
         return self.work.job or f"Pod/{self.key}"
 
     def run(self, group: str, now_ms: int) -> Run | None:
-        """The run; with its end when it is over. None when it never began."""
+        """The run, of a user in that group; with its end when it is over. None when it never began."""
         if self.start_ms is None:
             return None
         end = None
@@ -78,7 +78,7 @@ class PodRun(msgspec.Struct, frozen=True, kw_only=True):
         return Run(
             key=self.uid,
             user=self.work.user,
-            group=self.work.group or group,
+            group=group,
             queue=self.work.queue,
             work=self.unit,
             amounts=self.amounts,
@@ -88,9 +88,22 @@ class PodRun(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def pod_run(pod: RunPod, version: str = "") -> PodRun | None:
+class DefaultQueue(msgspec.Struct, frozen=True):
+    """Where work counts that names no queue."""
+
+    name: str = ""
+    counts_all: bool = False
+    """It, or a queue above it, has a consumption limit: jobs of nobody count too. Otherwise they cost nothing to anybody."""
+
+
+NO_DEFAULT: Final = DefaultQueue()
+
+
+def pod_run(pod: RunPod, version: str = "", default: DefaultQueue = NO_DEFAULT) -> PodRun | None:
     """None for a pod of no user and no queue: the ledger has nothing to do with it."""
     work = work_of(pod)
+    if not work.queue and default.name and (work.user or work.group or (work.job and default.counts_all)):
+        work = msgspec.structs.replace(work, queue=default.name)
     if not (work.user or work.queue or work.group):
         return None
     meta, status = pod.metadata, pod.status

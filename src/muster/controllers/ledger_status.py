@@ -21,13 +21,12 @@ from muster.controllers.ledger_books import Account, Books
 from muster.objects.amounts import amount_text
 from muster.objects.conditions import Condition, ConditionStatus
 from muster.objects.kinds.muster import User, UserGroup, UserGroupStatus, UserStatus
-from muster.objects.kinds.muster_base import Consumption, Period, Standing, Usage
+from muster.objects.kinds.muster_base import Consumption, Exhausted, FadedUse, Period, Standing, Usage
 from muster.objects.kinds.muster_queues import Queue, QueueStatus
 from muster.objects.reasons import Reason
 from muster.objects.time import format_time
 from muster.quota.budgets import Judgement, UsedIn, Warned, judge
 from muster.quota.dividing import divided
-from muster.quota.fading import HALF_LIFE_S
 from muster.quota.ledger import Totals
 from muster.quota.limits import NodeKey
 from muster.quota.periods import bounds_ms
@@ -79,19 +78,22 @@ def _status(books: Books, account: Account, key: NodeKey, now_ms: int) -> _Now:
     def used(period: Period) -> Totals:
         return books.ledger.used(key[0], names, *bounds_ms(period, now_ms), now_ms=now_ms)
 
-    if isinstance(view, Queue):
-        usage = _usage(books, view, key, used=used, judged=Judgement(), now_ms=now_ms)
-        return _Now(status=msgspec.structs.replace(view.status, usage=usage), look_ms=_next_period_ms(usage, now_ms))
     judged = judge(
         f"{key[0]} {key[1]}",
         limits=view.spec.limits,
-        budget=view.spec.budget,
-        prices=prices_for(books, view),
+        budget=None if isinstance(view, Queue) else view.spec.budget,
+        prices=FREE if isinstance(view, Queue) else prices_for(books, view),
         used=used,
         rates=books.ledger.rates(key[0], names),
         now_ms=now_ms,
     )
     usage = _usage(books, view, key, used=used, judged=judged, now_ms=now_ms)
+    looks = [at for at in (judged.look_ms, _next_period_ms(usage, now_ms)) if at is not None]
+    look_ms = min(looks) if looks else None
+    if isinstance(view, Queue):  # the rest of its status is the queue controller's; fair share is the scheduler's own count
+        found = Standing(exhausted=_exhausted(judged))
+        kept = found if found != Standing() or view.status.standing is not None else None
+        return _Now(status=msgspec.structs.replace(view.status, usage=usage, standing=kept), look_ms=look_ms)
     standing, warnings = _standing(books, view, key, judged, now_ms)
     problems = [*books.tree.problems(*key), *judged.problems]
     fields = {
@@ -100,7 +102,6 @@ def _status(books: Books, account: Account, key: NodeKey, now_ms: int) -> _Now:
         "observed_generation": account.generation,
         "conditions": _conditions(view.status, problems, account.generation, now_ms),
     }
-    looks = [at for at in (judged.look_ms, _next_period_ms(usage, now_ms)) if at is not None]
     status: Status
     if isinstance(view, UserGroup):
         children = books.tree.children(*key)
@@ -109,7 +110,7 @@ def _status(books: Books, account: Account, key: NodeKey, now_ms: int) -> _Now:
         )
     else:
         status = msgspec.structs.replace(view.status, **fields)
-    return _Now(status=status, look_ms=min(looks) if looks else None, warnings=warnings)
+    return _Now(status=status, look_ms=look_ms, warnings=warnings)
 
 
 def prices_for(books: Books, view: User | UserGroup) -> Prices:
@@ -164,10 +165,6 @@ def _standing(
     books: Books, view: User | UserGroup, key: NodeKey, judged: Judgement, now_ms: int
 ) -> tuple[Standing | None, tuple[Warned, ...]]:
     old = view.status.standing or Standing()
-    decayed = {name: float(f"{amount:.6g}") for name, amount in sorted(books.decayed(key, now_ms).items())}
-    decayed_at = now_ms / 1000
-    if not _has_faded_otherwise(old, decayed, now_ms):
-        decayed, decayed_at = old.decayed, old.decayed_at
     since, before = "", 0
     warnings: tuple[Warned, ...] = ()
     if judged.warned:
@@ -176,8 +173,8 @@ def _standing(
         warnings = tuple(one for one in judged.warned if one.percent > before)
         before = max(before, judged.warned[-1].percent)
     found = Standing(
-        decayed=decayed,
-        decayed_at=decayed_at if decayed else 0,
+        faded=_faded(books, key, old, now_ms),
+        exhausted=_exhausted(judged),
         stopped=judged.stopped,
         limits=judged.limits,
         warned_percent=before,
@@ -186,14 +183,30 @@ def _standing(
     return (found if found != Standing() or view.status.standing is not None else None), warnings
 
 
-def _has_faded_otherwise(old: Standing, decayed: Mapping[str, float], now_ms: int) -> bool:
+def _exhausted(judged: Judgement) -> list[Exhausted]:
+    return [Exhausted(resource=resource, message=message) for resource, message in judged.exhausted]
+
+
+def _faded(books: Books, key: NodeKey, old: Standing, now_ms: int) -> list[FadedUse]:
+    """By half-life; what differs from what was written only by having faded stays as it was written."""
+    before = {one.half_life_seconds: one for one in old.faded}
+    found = []
+    for half_life_s, amounts in books.faded(key, now_ms).items():
+        used = {name: float(f"{amount:.6g}") for name, amount in sorted(amounts.items())}
+        now = FadedUse(half_life_seconds=half_life_s, used=used, at=now_ms / 1000)
+        known = before.get(half_life_s)
+        found.append(known if known is not None and not _has_faded_otherwise(known, now) else now)
+    return [one for one in found if one.used]
+
+
+def _has_faded_otherwise(old: FadedUse, new: FadedUse) -> bool:
     """Whether it is more or less than what was written would be by now, by itself."""
-    if old.decayed.keys() != decayed.keys():
+    if old.used.keys() != new.used.keys():
         return True
-    fade = math.exp2(-max(now_ms / 1000 - old.decayed_at, 0.0) / HALF_LIFE_S)
+    fade = math.exp2(-max(new.at - old.at, 0.0) / old.half_life_seconds)
     return any(
-        abs(amount - old.decayed[name] * fade) > _FADED_RELATIVE * max(amount, old.decayed[name] * fade)
-        for name, amount in decayed.items()
+        abs(amount - old.used[name] * fade) > _FADED_RELATIVE * max(amount, old.used[name] * fade)
+        for name, amount in new.used.items()
     )
 
 
@@ -244,10 +257,10 @@ def _due_ms(old: Status, new: Status, written_ms: int | None, now_ms: int) -> in
 
 
 def _urgent(status: Status) -> object:
-    if isinstance(status, QueueStatus):
-        return None
     standing = status.standing or Standing()
-    said = (standing.stopped, standing.limits, standing.warned_percent, standing.warned_since)
+    if isinstance(status, QueueStatus):
+        return standing.exhausted
+    said = (standing.exhausted, standing.stopped, standing.limits, standing.warned_percent, standing.warned_since)
     more = (status.users, status.divided) if isinstance(status, UserGroupStatus) else ()
     return said, more, status.observed_generation, status.conditions
 

@@ -126,7 +126,7 @@ def status_of(place: Place, now: float) -> Raw:
             "runSecondsHigh": round(_finite(high_s), 1),
             "resources": {n: amount_text(n, round(use)) for n, use in sorted(place.predicted_use.items()) if _finite(use) > 0},
             "affinity": dict(place.affinity),
-            "grounds": place.grounds or "none",
+            "grounds": "; ".join(filter(None, (place.grounds, place.affinity_grounds))) or "none",
         }
     return status
 

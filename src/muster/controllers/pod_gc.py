@@ -22,6 +22,8 @@ from muster.store.cache import Cached, ObjectKey
 
 FINISHED_MAX = 12_500
 QUARANTINE_S = 40.0
+LOOK_EVERY_S = 5.0
+"""Between two looks at which finished pods are the oldest."""
 
 _FINISHED_KEY = ObjectKey("", "")
 """Stands for the limit on finished pods; all other keys are nodes."""
@@ -100,18 +102,29 @@ class PodGarbage(Controller):
     def __init__(self, finished_max: int = FINISHED_MAX) -> None:
         self._finished_max = finished_max
         self._missed_since: dict[str, float] = {}
+        self._next_look = 0.0
 
     def reconcile(self, key: ObjectKey, caches: Caches, now: float) -> Plan:
         if key == _FINISHED_KEY:
-            finished = caches[PODS].by_index("finished", "yes") if len(caches[PODS]) > self._finished_max else []
-            return Plan(plan_finished([_finished(pod) for pod in finished if not pod.deleting], self._finished_max))
-        orphans = caches[PODS].by_index("node", key.name)
-        if key in caches[NODES] or not orphans:
+            return self._look_at_finished(caches, now)
+        # Most keys are of pods on nodes that are there: their neighbours are not looked at.
+        orphans = caches[PODS].by_index("node", key.name) if key not in caches[NODES] else ()
+        if not orphans:
             self._missed_since.pop(key.name, None)
             return Plan()
         since = self._missed_since.setdefault(key.name, now)
         targets = [Target("", "Pod", pod.key.name, pod.key.namespace, pod.uid) for pod in orphans]
         return Plan(*plan_orphans(targets, now - since))
+
+    def _look_at_finished(self, caches: Caches, now: float) -> Plan:
+        """All of them have to be put in order to find the oldest, so not for each one that ends."""
+        if caches[PODS].index_len("finished", "yes") <= self._finished_max:
+            return Plan()
+        if now < self._next_look:
+            return Plan((), self._next_look - now)
+        self._next_look = now + LOOK_EVERY_S
+        finished = caches[PODS].by_index("finished", "yes")
+        return Plan(plan_finished([_finished(pod) for pod in finished if not pod.deleting], self._finished_max))
 
     async def handle(self, key: ObjectKey, context: Context) -> float | None:
         plan = self.reconcile(key, context.caches, context.clock())

@@ -36,6 +36,7 @@ from muster.policy.builtin import DEFAULT, NAMES, builtin_policies, builtin_spec
 from muster.policy.formula import FormulaError
 from muster.policy.policies import make_policy
 from muster.store.cache import Cached, ObjectKey
+from muster.store.informer import Change
 
 DEFAULT_QUEUE: Final = "default"
 LOOK_AGAIN_S: Final = 30.0
@@ -157,7 +158,21 @@ def _of_start(_namespace: Cached, _caches: Caches) -> Iterable[ObjectKey]:
 
 
 POLICIES = Watch(group=GROUP, kind="SchedulingPolicy")
-QUEUES = Watch(group=GROUP, kind="Queue", view=QueueView, keys=_of_queue)
+
+
+def _is_other_queue(change: Change) -> bool:
+    """A queue's status changes all the time, and says nothing about policies."""
+    old, new = change.old, change.new
+    return (
+        old is None
+        or new is None
+        or old is new
+        or old.deleting != new.deleting
+        or old.view(QueueView).spec != new.view(QueueView).spec
+    )
+
+
+QUEUES = Watch(group=GROUP, kind="Queue", view=QueueView, keys=_of_queue, matters=_is_other_queue)
 START = Watch(group="", kind="Namespace", field_selector="metadata.name=default", keep="nothing", keys=_of_start)
 """Something that every store has: it brings up the keys of policies that are not there."""
 

@@ -11,13 +11,13 @@ Concurrency: a few workers on the loop; the engine is read between two of its st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from muster.controllers.actions import PatchStatus, target_of
-from muster.controllers.runtime import Caches, Controller, Plan, Watch
+from muster.controllers.runtime import ByName, Caches, Controller, Plan, Watch
 from muster.engine.machine import Engine
 from muster.objects.amounts import amount_text
 from muster.objects.conditions import set_condition
@@ -37,15 +37,11 @@ SHOWN_RESOURCES_MAX: Final = 64
 
 
 class Tree(msgspec.Struct, frozen=True):
-    """The queues by name, and who is below whom."""
+    """The queues by name with their parents, and what else there is by name."""
 
     parents: Mapping[str, str]
-    policies: frozenset[str] = frozenset()
-    pools: frozenset[str] = frozenset()
-
-    def below(self, name: str) -> set[str]:
-        """The queue, and all that are under it."""
-        return {one for one in self.parents if name in self.above(one)} | {name}
+    policies: Container[str] = frozenset()
+    pools: Container[str] = frozenset()
 
     def above(self, name: str) -> list[str]:
         """The queues over it, the nearest first; ends where the tree does, or goes in a circle."""
@@ -55,19 +51,29 @@ class Tree(msgspec.Struct, frozen=True):
         return found
 
 
+def gathered(lines: Mapping[str, Line], tree: Tree) -> dict[str, list[Line]]:
+    """For each queue the lines of itself and of all queues under it; in one pass, since there may be a thousand of them."""
+    found: dict[str, list[Line]] = {}
+    for name, line in lines.items():
+        for one in dict.fromkeys((name, *tree.above(name))):
+            found.setdefault(one, []).append(line)
+    return found
+
+
 def problem_of(queue: Queue, tree: Tree) -> str:
-    """Why it can't work as it is written; empty when it can."""
+    """Why it can't work as it is written, all of it; empty when it can."""
     name, spec = queue.metadata.name, queue.spec
     above = tree.above(name)
+    found: list[str] = []
     if name in above:
-        return f"spec.parent: {name} is below itself ({' < '.join([name, *above])}); give one of them another parent"
-    missing = [one for one in above if one not in tree.parents]
-    if missing:
-        return f"spec.parent: there is no Queue {missing[0]}; create it, or leave parent out"
+        found.append(f"spec.parent: {name} is below itself ({' < '.join([name, *above])}); give one of them another parent")
+    elif missing := [one for one in above if one not in tree.parents]:
+        found.append(f"spec.parent: there is no Queue {missing[0]}; create it, or leave parent out")
     if spec.policy not in tree.policies:
-        return f"spec.policy: there is no SchedulingPolicy {spec.policy}; create it, or name another"
-    gone = [pool for pool in spec.pools if pool not in tree.pools]
-    return f"spec.pools: there is no NodePool {gone[0]}; create it, or name another" if gone else ""
+        found.append(f"spec.policy: there is no SchedulingPolicy {spec.policy}; create it, or name another")
+    if gone := [pool for pool in spec.pools if pool not in tree.pools]:
+        found.append(f"spec.pools: there is no NodePool {gone[0]}; create it, or name another")
+    return "; ".join(found)
 
 
 def status_of(queue: Queue, lines: Iterable[Line], own: Line | None) -> Raw:
@@ -95,14 +101,14 @@ def _texts(amounts: Mapping[str, int]) -> dict[str, str]:
     return {resource: amount_text(resource, amount) for resource, amount in some}
 
 
-def plan(raw: Raw, queue: Queue, tree: Tree, lines: Mapping[str, Line] | None, now: float) -> list[PatchStatus]:
-    """What to write. `lines` is None while no scheduler runs here: then the numbers stay as they are."""
+def plan(raw: Raw, queue: Queue, tree: Tree, lines: Mapping[str, Sequence[Line]] | None, now: float) -> list[PatchStatus]:
+    """What to write. `lines` are `gathered`, None while no scheduler runs here: then the numbers stay as they are."""
     known: Raw = raw.get("status") or {}
     problem = problem_of(queue, tree)
     new: Raw = {"observedGeneration": generation_of(raw)}
     if lines is not None:
-        below = tree.below(queue.metadata.name)
-        found = status_of(queue, [line for name, line in lines.items() if name in below], lines.get(queue.metadata.name))
+        some = lines.get(queue.metadata.name, ())
+        found = status_of(queue, some, next((line for line in some if line.queue == queue.metadata.name), None))
         old = known.get("usage") or {}
         # What a ledger adds to the same table stays.
         gone = {
@@ -148,28 +154,28 @@ class QueueKeeper(Controller):
 
     def __init__(self, engine: LiveEngine) -> None:
         self._engine = engine
-        self._lines: Mapping[str, Line] | None = None
+        self._lines: Mapping[str, Sequence[Line]] | None = None
         self._read_at = -PERIOD_S
 
     def reconcile(self, key: ObjectKey, caches: Caches, now: float) -> Plan:
         cached = caches[QUEUES].get(key)
         if cached is None or cached.deleting:
             return Plan()
-        engine, lines = self._engine(), self._current(now)
-        queues = {one.key.name: one.view(Queue).spec.parent for one in caches[QUEUES] if not one.deleting}
-        tree = Tree(queues, _names(caches, POLICIES), _names(caches, POOLS))
+        parents = ByName(caches[QUEUES], lambda one: one.view(Queue).spec.parent)
+        tree = Tree(parents, ByName(caches[POLICIES], _name), ByName(caches[POOLS], _name))
+        engine, lines = self._engine(), self._current(tree, now)
         # An engine that goes by its own order has nothing to tell, now or later.
         again_s = NOT_YET_S if engine is None else PERIOD_S if lines is not None else None
         return Plan(plan(cached.raw, cached.view(Queue), tree, lines, now), again_s)
 
-    def _current(self, now: float) -> Mapping[str, Line] | None:
+    def _current(self, tree: Tree, now: float) -> Mapping[str, Sequence[Line]] | None:
         """The lines of all queues, read once for all keys that are looked at together."""
         if self._lines is None or not 0 <= now - self._read_at < PERIOD_S / 2:
             engine = self._engine()
             places = places_of(engine) if engine is not None else None
-            self._lines, self._read_at = places.lines() if places is not None else None, now
+            self._lines, self._read_at = gathered(places.lines(), tree) if places is not None else None, now
         return self._lines
 
 
-def _names(caches: Caches, watch: Watch) -> frozenset[str]:
-    return frozenset(one.key.name for one in caches[watch] if not one.deleting)
+def _name(one: Cached) -> str:
+    return one.key.name

@@ -221,6 +221,10 @@ class Runner:
         self._hub = hub
         self._clock = clock
         self._recorder = recorder
+        # Looked up once: finding a metric by its labels takes longer than using it.
+        self._done = RECONCILES.labels(controller.name, "done")
+        self._failing_gauge = FAILING.labels(controller.name)
+        self._took_s = RECONCILE_S.labels(controller.name)
         self._backlog: deque[ObjectKey] = deque()
         self._has_missed = False
         """Whether the queue has refused a key since the backlog was last filled."""
@@ -353,14 +357,14 @@ class Runner:
                 raise
             self._note_failure(key, error, queue, logging.ERROR)
         else:
-            RECONCILES.labels(self.name, "done").inc()
+            self._done.inc()
             self.failing.pop(key, None)
             queue.forget(key)
             if again_s is not None:
                 queue.add_after(key, again_s)
         finally:
-            FAILING.labels(self.name).set(len(self.failing))
-            RECONCILE_S.labels(self.name).observe(asyncio.get_running_loop().time() - started_s)
+            self._failing_gauge.set(len(self.failing))
+            self._took_s.observe(asyncio.get_running_loop().time() - started_s)
 
     def _note_failure(self, key: ObjectKey, error: Exception, queue: WorkQueue[ObjectKey], level: int) -> None:
         RECONCILES.labels(self.name, "failed").inc()

@@ -30,6 +30,7 @@ from muster.controllers.scheduler_feed import (
     count,
     open_informer,
 )
+from muster.controllers.scheduler_log import LogWatch
 from muster.controllers.scheduler_metrics import BANDWIDTH
 from muster.controllers.scheduler_plans import Plan, Plans, Resumed, partly_bound, resumed
 from muster.controllers.scheduler_reporting import Board
@@ -68,6 +69,9 @@ EVENTS_PENDING = Gauge("muster_scheduler_events_pending", "Events that wait for 
 _BACKOFF = Backoff(base_s=1.0, max_s=60.0)
 _LATE_S = 0.01
 """Between two looks at a time that has passed: a plugin that names the same one again must not keep everyone busy."""
+_REST_S_MAX = 0.1
+_IDLE_S = 0.0001
+"""A turn of the loop that is over sooner had nothing in it."""
 _STOP_S = 10.0
 """How long a run that failed lets bindings under way come to an end, before another run begins."""
 
@@ -107,6 +111,7 @@ class Term:
         if scheduler.history is not None and renew is not None:
             epoch, holder = (fence.epoch, fence.holder) if fence is not None else (0, scheduler.name)
             self._recorded = Recorded(engine, scheduler.history, renew, epoch=epoch, holder=holder)
+        self._log_watch = LogWatch(recorder)
         self.feed = Feed(self._woken.set)
         self.binder = Binder(
             store,
@@ -262,9 +267,10 @@ class Term:
             await self._wait()
             events = self.feed.take(self.limits.events_max)
             has_room = len(self.binder) < self.limits.bindings_max
+            started_s = asyncio.get_running_loop().time()
             self._step(events or [ev.Tick()], units_max=self.limits.units_max if has_room else 0)
             # Whoever was given something to do begins with it now.
-            await asyncio.sleep(0)
+            await _let_others_run(asyncio.get_running_loop().time() - started_s)
 
     async def _wait(self) -> None:
         """Until there are events, units that can be tried, or the time has come that the engine named."""
@@ -288,6 +294,8 @@ class Term:
         started_s = loop.time()
         decisions = (self._recorded or self.engine).step(events, self._clock(), units_max=units_max)
         STEP_S.observe(loop.time() - started_s)
+        if self._recorded is not None:
+            self._log_watch.look(self._recorded.trouble, is_recording=self._recorded.is_recording)
         tally: Tally[tuple[str, str]] = Tally()
         for decision in decisions:
             tally[type(decision).__name__, self._carry_out(decision)] += 1
@@ -470,6 +478,22 @@ class Term:
 
     def _find_named(self, namespace: str, name: str) -> PodFacts | None:
         return self._find(ObjectKey(namespace, name))
+
+
+async def _let_others_run(took_s: float) -> None:
+    """Those who share the loop get as long as the step took, as far as they have something to do.
+
+    A step costs what all that waits costs, whatever few events it is about. So many short ones in a row would leave nothing for
+    those who bring the events; meanwhile more come in, and the next step takes them together.
+    """
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + min(took_s, _REST_S_MAX)
+    while True:
+        began_s = loop.time()
+        await asyncio.sleep(0)
+        now_s = loop.time()
+        if now_s >= until_s or now_s - began_s < _IDLE_S:
+            return
 
 
 def _shadows(engine: Engine) -> frozenset[str]:

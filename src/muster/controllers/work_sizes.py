@@ -4,7 +4,7 @@
 |---|---|---|
 | Job (muster.dev) | it has ended | all replicas of all roles |
 | KusciaJob (labels `muster.dev/user`, `muster.dev/queue`) | it has ended | its largest task, of all parties here |
-| Pod with a user or queue, that no controller made | it has ended | itself |
+| Pod with a user or queue, that no controller of Muster made for a job | it has ended | itself |
 
 Amounts are whole numbers in the scheduler's units. Never raises for what an object holds: what can't be read asks for nothing
 (the rules of its kind refuse it).
@@ -22,6 +22,7 @@ from muster.engine.resources import requests_of
 from muster.engine.work import work_of
 from muster.objects.bandwidth_demands import deploy_template
 from muster.objects.job_pods import JobPods
+from muster.objects.job_stages import RESTART, is_new, read_command, refusal, rerun_aliases
 from muster.objects.kinds.kuscia_jobs import FINAL_PHASES
 from muster.objects.labels import Muster
 from muster.objects.meta import annotations_of, controller_of, generation_of, labels_of, name_of, namespace_of, uid_of
@@ -32,6 +33,7 @@ FOLLOWED: Final = (("muster.dev", "Job"), ("kuscia.secretflow", "KusciaJob"), ("
 JOB_FINAL: Final = frozenset({"Succeeded", "Failed", "Cancelled"})
 _JOB_STOPPED: Final = frozenset({"Stopped", "Cancelled"})
 _JOB_RUNNING: Final = frozenset({"Starting", "Running"})
+_JOB_GROUPS: Final = frozenset({"muster.dev", "kuscia.secretflow"})
 
 FindImage = Callable[[str], Mapping[str, Any] | None]
 IsPartner = Callable[[str], bool]
@@ -156,8 +158,21 @@ def _kuscia_job(raw: Mapping[str, Any], find_image: FindImage, is_partner: IsPar
         labels=labels_of(raw),
         request=largest,
         estimate_s=_seconds(_noted(raw, Muster.ESTIMATE_SECONDS)),
-        is_over=status.get("phase") in FINAL_PHASES,
+        is_over=status.get("phase") in FINAL_PHASES and not _restarts(raw, status),
         is_running=status.get("phase") == "Running",
+    )
+
+
+def _restarts(raw: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+    """Whether a job that has ended was told to run again and will: from then on it is submitted anew."""
+    command = read_command(labels_of(raw))
+    if command is None or command.problem or command.stage != RESTART:
+        return False
+    version = status.get("stageVersion")
+    last = version if isinstance(version, int) else 0
+    reruns = bool(rerun_aliases(annotations_of(raw).get(Muster.RERUN_FROM, "")))
+    return is_new(command, str(status.get("stage") or ""), last) and not refusal(
+        command, str(status.get("phase") or ""), reruns=reruns
     )
 
 
@@ -179,8 +194,19 @@ def _party_request(party: Mapping[str, Any], image: Mapping[str, Any]) -> Mappin
     return {**found, "pods": pods}
 
 
+def is_part_of_job(raw: Mapping[str, Any]) -> bool:
+    """Whether a controller of Muster made the object for work that is counted itself. Who may say so: `server.whose_work`."""
+    owner = controller_of(raw)
+    return owner is not None and is_kind_of_job(str(owner.get("apiVersion") or ""))
+
+
+def is_kind_of_job(api_version: str) -> bool:
+    """Whether what owners of this version make counts with them."""
+    return api_version.partition("/")[0] in _JOB_GROUPS
+
+
 def _pod(raw: Mapping[str, Any]) -> Work | None:
-    if controller_of(raw) is not None:
+    if is_part_of_job(raw):
         return None
     facts = view_of(PodFacts, dict(raw))
     known = work_of(facts)

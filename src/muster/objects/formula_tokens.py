@@ -165,7 +165,12 @@ def _odd(text: str, at: int) -> FormulaError:
     pair, character = text[at : at + 2], text[at]
     if pair in _ODD_PAIRS:
         return FormulaError(text, at + 1, f"{shown(pair)} is not an operator", _ODD_PAIRS[pair])
+    if not character.isprintable():
+        message = f"a character that can't be seen, U+{ord(character):04X}, stands here"
+        return FormulaError(text, at + 1, message, "delete it, or put a plain space")
     hint = _ODD.get(character, "")
+    if not hint and character.isnumeric():
+        hint = "digits are 0 to 9"
     if not hint and character.isalpha():
         hint = "names have the letters a to z, digits and _"
     return FormulaError(text, at + 1, f"{shown(character)} can't stand in a formula", hint)

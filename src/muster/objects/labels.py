@@ -332,6 +332,8 @@ class Muster:
     """On a KusciaJob or KusciaTask: how often it saves its state."""
     HOLD: Final = "muster.dev/hold"
     """On a job: an administrator keeps it from starting; the value says why."""
+    ETA: Final = "muster.dev/eta"
+    """On a ScheduleExplanation: also say when the work will start, and when with so many GPUs instead (`4,8`; may be empty)."""
     ACTS: Final = "muster.dev/acts"
     """On a job, from the server: what administrators did to its place in the queue, who and when; JSON, see `objects.acts`."""
     PROGRESS: Final = "muster.dev/progress"

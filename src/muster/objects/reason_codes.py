@@ -249,7 +249,7 @@ class Reason(enum.StrEnum):
         "The user group has as much in use at once as is allowed.",
         "Wait for the group's work to end, or have the limit raised.")
     CONSUMPTION_LIMIT_REACHED = ("ConsumptionLimitReached", _H,
-        "The user or group has consumed what it may in this period.",
+        "The user, group or queue has consumed what it may in this period.",
         "Wait for the next period, or have the limit raised.")
     BUDGET_SPENT = ("BudgetSpent", _H,
         "The budget of the user or group for this period is spent.",
@@ -461,4 +461,10 @@ class Reason(enum.StrEnum):
     BUDGET_RUNNING_OUT = ("BudgetRunningOut", _P,
         "The user or group has spent a share of its budget at which a warning is due.",
         "Spend less, or have the budget raised before it is spent.")
+    DECISIONS_RECORDED = ("DecisionsRecorded", _P,
+        "The decision log is written again, after a time in which it was not.",
+        "None needed; `muster replay` says how many steps are missing.")
+    DECISIONS_NOT_RECORDED = ("DecisionsNotRecorded", _P,
+        "The decision log can't be written: its disk is full, say. Work is scheduled as ever.",
+        "Make room, or mend the place that --history names; the log begins anew by itself.")
     # fmt: on

@@ -302,6 +302,10 @@ class FieldQuery(msgspec.Struct, frozen=True):
         """The one value that `field` must have, if the query says so: `metadata.name=x` is a get, not a scan."""
         return next((term.value for term in self.terms if term.field == field and not term.negated), None)
 
+    def first_exact(self) -> tuple[str, str] | None:
+        """The first field that must have one value, and that value."""
+        return next(((term.field, term.value) for term in self.terms if not term.negated), None)
+
     def __str__(self) -> str:
         return ",".join(str(term) for term in self.terms)
 

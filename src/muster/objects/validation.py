@@ -53,10 +53,11 @@ def validate_object(resource: Resource, raw: Raw, old: Raw | None = None, subres
     """Everything that stands against storing `raw` in place of `old` (None when it is new).
 
     A write to the status subresource is held against the rules for metadata alone: its spec is the old one's. So is an update
-    that changes nothing but metadata and status, because the rest has passed before.
+    that changes nothing but metadata and status, because the rest has passed before. Nor are metadata that it leaves alone.
     """
     report = Report()
-    if resource.verbs != ("create",):  # reviews and bindings are asked, not stored: they need no name
+    # Reviews and bindings are asked, not stored: they need no name. Metadata that stay as they were have passed before.
+    if resource.verbs != ("create",) and not (old is not None and raw.get("metadata") == old.get("metadata")):
         check_metadata(report, resource, obj(raw, "metadata"), obj(old, "metadata") if old is not None else None)
     if subresource in ("", "token", "binding") and not (old is not None and _is_same_but_metadata(raw, old)):
         key = (resource.group, resource.kind)

@@ -1,7 +1,8 @@
 """Consumption limits and budgets: how much of each is used up, and what follows. Pure.
 
-`judge` says of one user or group at one moment: why nothing new of it may start, which limits are in force instead of its own,
-what to warn of, and when to look again because use that goes on by itself will reach something, or a new period begins.
+`judge` says of one user, group or queue at one moment: which consumption limits are reached, why nothing new of it may start at
+all, which limits are in force instead of its own, what to warn of, and when to look again because use that goes on by itself
+will reach something, or a new period begins.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class Warned(msgspec.Struct, frozen=True):
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    exhausted: tuple[tuple[str, str], ...] = ()
+    """Consumption limits that are reached, in the order of the spec: resource as the limit names it, and the figures."""
     stopped: str = ""
     """`<reason code>: <why>`; "" when new work may start."""
     limits: Limits | None = None
@@ -56,6 +59,7 @@ class _Look(msgspec.Struct):
     rates: Totals
     now_ms: int
     times_ms: list[int] = msgspec.field(default_factory=list)
+    exhausted: list[tuple[str, str]] = msgspec.field(default_factory=list)
     stops: list[str] = msgspec.field(default_factory=list)
     problems: list[str] = msgspec.field(default_factory=list)
 
@@ -84,6 +88,7 @@ def judge(
         warned = tuple(_warned(whose, budget, spent, percent, bounds_ms(budget.period, now_ms)[0]))
         in_force = _judge_budget(look, budget, amount, spent, cost_per_ms(rates, prices))
     return Judgement(
+        exhausted=tuple(look.exhausted),
         stopped=look.stops[0] if look.stops else "",
         limits=in_force,
         spent=float(round(spent, SPENT_DIGITS)),
@@ -124,11 +129,11 @@ def _judge_consumption(look: _Look, field: str, limit: ConsumptionLimit) -> None
     if limit.period != "Ever":
         look.times_ms.append(after)
     if have >= most:
-        look.stops.append(
-            f"{Reason.CONSUMPTION_LIMIT_REACHED.value}: {field} of {look.whose}: limit {shown(limit.resource, most)} "
-            f"{unit_name(limit.resource)} of {limit.resource} per {limit.period}, used {shown(limit.resource, have)}"
-            + _next_period(limit.period, after)
+        figures = (
+            f"{field} of {look.whose}: limit {shown(limit.resource, most)} {unit_name(limit.resource)} of {limit.resource} per "
+            f"{limit.period}, used {shown(limit.resource, have)}"
         )
+        look.exhausted.append((limit.resource, figures + _next_period(limit.period, after)))
     elif (rate := consumed(look.rates, limit.resource)) > 0:
         look.times_ms.append(look.now_ms + -(-(most - have) // rate))
 

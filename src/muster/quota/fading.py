@@ -12,15 +12,14 @@ from typing import Final
 
 from muster.quota.ledger import BITS_MS_PER_BYTE, Run
 
-HALF_LIFE_S: Final = 604_800.0
-"""A week, the default of `spec.fairShare.halfLifeSeconds` of a policy. A policy with another one keeps account itself."""
 _REBASE_HALF_LIVES: Final = 64.0
 
 
 class Faded:
     """Use of one user, group or queue, by resource."""
 
-    def __init__(self, half_life_s: float = HALF_LIFE_S) -> None:
+    def __init__(self, half_life_s: float) -> None:
+        """`spec.fairShare.halfLifeSeconds` of a policy."""
         if not half_life_s > 0:
             raise ValueError(f"a half life of {half_life_s} s is not more than nothing")
         self._half_life_s = half_life_s

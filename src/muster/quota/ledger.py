@@ -184,6 +184,10 @@ class Ledger:
                     add_into(found, {key: amount for key, amount in run.amounts.items() if key not in run.moved})
         return found
 
+    def going(self, key: str) -> Run | None:
+        """The run that is open under that key."""
+        return self._open.get(key)
+
     def open_runs(self) -> list[Run]:
         return list(self._open.values())
 

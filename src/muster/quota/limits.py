@@ -18,7 +18,7 @@ NodeKind = Literal["User", "UserGroup", "Queue"]
 NodeKey = tuple[NodeKind, str]
 """Kind and name."""
 
-Field = Literal["concurrent", "jobsRunning", "submitted", "jobsSubmitted", "perJob", "stopped"]
+Field = Literal["concurrent", "jobsRunning", "submitted", "jobsSubmitted", "perJob", "consumption", "stopped"]
 _WAITS: Final[Mapping[NodeKind, Reason]] = {
     "User": Reason.USER_LIMIT_REACHED,
     "UserGroup": Reason.GROUP_LIMIT_REACHED,
@@ -36,7 +36,9 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
     jobs_running: int | None = None
     jobs_submitted: int | None = None
     consumption: Mapping[str, int] = {}
-    """Resource-milliseconds by `<resource> per <period>`; the ledger keeps to them, the tree only divides them."""
+    """Resource-milliseconds by `<resource> per <period>`; the ledger judges them, the tree only divides them."""
+    exhausted: Mapping[str, str] = {}
+    """By resource: which consumption limit the ledger has found reached. What asks for the resource does not start."""
     budget: Mapping[str, int] = {}
     """Millionths of the currency, by period; likewise."""
     problems: tuple[str, ...] = ()
@@ -86,7 +88,7 @@ class Breach(msgspec.Struct, frozen=True, kw_only=True):
     never: bool = False
     """It is broken by this work alone, whatever ends."""
     note: str = ""
-    """For `stopped`: `<reason code>: <why>`."""
+    """For `stopped`: `<reason code>: <why>`. For `consumption`: which limit, and how much was used of it."""
 
     @property
     def node(self) -> NodeKey:
@@ -104,6 +106,8 @@ class Breach(msgspec.Struct, frozen=True, kw_only=True):
     def reason(self) -> Reason:
         if self.field == "stopped":
             return _stop_reason(self.note)
+        if self.field == "consumption":
+            return Reason.CONSUMPTION_LIMIT_REACHED
         if self.never:
             return Reason.JOB_EXCEEDS_LIMIT
         if self.field in ("submitted", "jobsSubmitted"):
@@ -115,6 +119,9 @@ class Breach(msgspec.Struct, frozen=True, kw_only=True):
         if self.field == "stopped":
             code, _, why = self.note.partition(": ")
             return why if code == self.reason.value and why else self.note
+        if self.field == "consumption":
+            asked = f"requested {format_amount(self.asked, self.unit)} ({self.resource})"
+            return f"{self.note}; {asked if self.asked else 'all work may move bytes, so none starts'}"
         limit, used, asked = (format_amount(amount, self.unit) for amount in (self.limit, self.used, self.asked))
         use = "waiting and running" if self.field in ("submitted", "jobsSubmitted") else "in use"
         # What one job may have does not depend on what others use; nor does a job that is too large for an empty limit.
@@ -124,7 +131,7 @@ class Breach(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def help(self) -> str:
-        if self.field == "stopped":
+        if self.field in ("stopped", "consumption"):
             return self.reason.remedy
         if self.never or self.field == "perJob":
             return (
@@ -134,7 +141,7 @@ class Breach(msgspec.Struct, frozen=True, kw_only=True):
 
     def verdict(self, holders: tuple[Holder, ...] = ()) -> Verdict:
         """For work that waits."""
-        if self.field == "stopped":
+        if self.field in ("stopped", "consumption"):
             return Verdict(reason=self.reason, subject=f"{self.kind} {self.name}", message=self.message, helps=(self.help,))
         short = shortfall(
             self.reason,

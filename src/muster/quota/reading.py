@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Final
 
 import msgspec
 
+from muster.objects.amounts import resources_named
 from muster.objects.kinds.muster import User, UserGroup
-from muster.objects.kinds.muster_base import Budget, Limits
+from muster.objects.kinds.muster_base import Budget, Limits, Standing
 from muster.objects.kinds.muster_queues import Queue
 from muster.objects.reasons import Reason
 from muster.quota.limits import Ceilings, NodeKey, NodeKind, ceilings
@@ -41,18 +43,27 @@ def ceilings_of(limits: Limits, budget: Budget | None = None) -> Ceilings:
     return msgspec.structs.replace(read, consumption=consumption, budget=money, problems=tuple(problems))
 
 
+def exhausted_of(found: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """`Ceilings.exhausted` from names as limits have them, each with which limit is reached; the first of several is told."""
+    notes: dict[str, str] = {}
+    for resource, message in found:
+        for name in resources_named(resource):
+            notes.setdefault(name, message or f"the consumption limit of {resource} is reached")
+    return notes
+
+
 def node_of(view: User | UserGroup | Queue, name: str, *, standing: bool = True) -> NodeSpec:
     """The node that an object stands for. With `standing`, as the ledger has judged it: limits in force once a budget is spent,
     and why nothing may start; without it, as it was written, which is what can be divided."""
+    judged = (view.status.standing if standing else None) or Standing()
+    exhausted = exhausted_of((one.resource, one.message) for one in judged.exhausted)
     if isinstance(view, Queue):
         stopped = f"{Reason.QUEUE_STOPPED.value}: spec.state of Queue {name} is Stopped" if view.spec.state == "Stopped" else ""
-        return NodeSpec(kind="Queue", name=name, parent=view.spec.parent, limits=ceilings_of(view.spec.limits), stopped=stopped)
-    limits = ceilings_of(view.spec.limits, view.spec.budget)
-    stopped = ""
-    judged = view.status.standing if standing else None
-    if judged is not None:
-        stopped = judged.stopped
-        limits = limits if judged.limits is None else ceilings_of(judged.limits)
+        limits = msgspec.structs.replace(ceilings_of(view.spec.limits), exhausted=exhausted)
+        return NodeSpec(kind="Queue", name=name, parent=view.spec.parent, limits=limits, stopped=stopped)
+    stopped = judged.stopped
+    limits = ceilings_of(view.spec.limits, view.spec.budget) if judged.limits is None else ceilings_of(judged.limits)
+    limits = msgspec.structs.replace(limits, exhausted=exhausted)
     if isinstance(view, UserGroup):
         return NodeSpec(kind="UserGroup", name=name, parent=view.spec.parent, limits=limits, stopped=stopped)
     return NodeSpec(kind="User", name=name, parent=view.spec.group, limits=limits, stopped=stopped)

@@ -17,7 +17,8 @@ from typing import Final
 import msgspec
 
 from muster.objects.reasons import Holder
-from muster.quota.limits import Breach, Ceilings, Field, NodeKey, NodeKind, ceilings
+from muster.quota.breaches import exhausted, over, too_many_jobs
+from muster.quota.limits import Breach, Ceilings, NodeKey, NodeKind, ceilings
 from muster.quota.nodes import Charge, Node, NodeSpec, Use, chain
 
 __all__ = ["Breach", "Ceilings", "NodeKey", "NodeKind", "NodeSpec", "QuotaTree", "Use", "ceilings"]
@@ -280,8 +281,8 @@ class QuotaTree:
     def check_start(
         self, user: str, queue: str, request: Mapping[str, int], jobs: int = 1, *, group: str = ""
     ) -> Breach | None:
-        """The first limit on what is in use at once that starting this would break, from the bottom up; users before queues.
-        What the work does not ask for does not stand against it."""
+        """The first limit on use that starting this would break, from the bottom up; users before queues. What the work does
+        not ask for does not stand against it."""
         for node in self._path(user, group, queue):
             spec = node.spec
             if spec is None:
@@ -289,12 +290,14 @@ class QuotaTree:
             if spec.stopped:
                 return Breach(kind=spec.kind, name=spec.name, field="stopped", note=spec.stopped)
             limits, use = spec.limits, node.running
+            if limits.exhausted and (spent := exhausted(spec, request)) is not None:
+                return spent
             if limits.concurrent:
-                found = _over(spec, "concurrent", limits.concurrent, use.amounts, request)
+                found = over(spec, "concurrent", limits.concurrent, use.amounts, request)
                 if found is not None:
                     return found
             if limits.jobs_running is not None and jobs > 0 and use.jobs + jobs > limits.jobs_running:
-                return _jobs(spec, "jobsRunning", limits.jobs_running, use.jobs, jobs)
+                return too_many_jobs(spec, "jobsRunning", limits.jobs_running, use.jobs, jobs)
         return None
 
     def check_submit(
@@ -315,16 +318,16 @@ class QuotaTree:
             if spec is None:
                 continue
             found = (
-                _over(spec, "perJob", spec.limits.per_job, {}, request, never=True)
-                or _over(spec, "concurrent", spec.limits.concurrent, {}, request, never=True)
-                or _over(spec, "submitted", spec.limits.submitted, {}, request, never=True)
+                over(spec, "perJob", spec.limits.per_job, {}, request, never=True)
+                or over(spec, "concurrent", spec.limits.concurrent, {}, request, never=True)
+                or over(spec, "submitted", spec.limits.submitted, {}, request, never=True)
             )
             if found is not None:
                 # Refused for its size alone; what is in use is told all the same.
                 used = {"concurrent": node.running, "submitted": node.submitted}.get(found.field, Use())
                 return msgspec.structs.replace(found, used=used.amounts.get(found.resource, 0))
             if spec.limits.jobs_running == 0 and jobs > 0:
-                return _jobs(spec, "jobsRunning", 0, node.running.jobs, jobs, never=True)
+                return too_many_jobs(spec, "jobsRunning", 0, node.running.jobs, jobs, never=True)
         olds = [self._submitted[key] for key in replaces if key in self._submitted]
         above = [{node.key for leaf in old.leaves for node in chain(self._nodes[leaf])} for old in olds]
         for node in path:
@@ -336,12 +339,12 @@ class QuotaTree:
                 for old, keys in zip(olds, above, strict=True):
                     if node.key in keys:
                         use.add(old.amounts, old.jobs, -1)
-            found = _over(spec, "submitted", spec.limits.submitted, use.amounts, request)
+            found = over(spec, "submitted", spec.limits.submitted, use.amounts, request)
             if found is not None:
                 return found
             limit = spec.limits.jobs_submitted
             if limit is not None and jobs > 0 and use.jobs + jobs > limit:
-                return _jobs(spec, "jobsSubmitted", limit, use.jobs, jobs, never=limit == 0)
+                return too_many_jobs(spec, "jobsSubmitted", limit, use.jobs, jobs, never=limit == 0)
         return None
 
     def over(self) -> list[Breach]:
@@ -357,43 +360,8 @@ class QuotaTree:
                     )
             most = spec.limits.jobs_running
             if most is not None and node.running.jobs > most:
-                found.append(_jobs(spec, "jobsRunning", most, node.running.jobs, 0))
+                found.append(too_many_jobs(spec, "jobsRunning", most, node.running.jobs, 0))
         return found
-
-
-def _over(
-    spec: NodeSpec,
-    field: Field,
-    limits: Mapping[str, int],
-    used: Mapping[str, int],
-    request: Mapping[str, int],
-    *,
-    never: bool = False,
-) -> Breach | None:
-    """The limit that is broken by most, in proportion; by name where several are."""
-    worst: tuple[float, str] | None = None
-    for name, limit in limits.items():
-        asked = request.get(name, 0)
-        if asked > 0 and used.get(name, 0) + asked > limit:
-            rank = (-(used.get(name, 0) + asked - limit) / asked, name)
-            worst = rank if worst is None else min(worst, rank)
-    if worst is None:
-        return None
-    name = worst[1]
-    return Breach(
-        kind=spec.kind,
-        name=spec.name,
-        field=field,
-        resource=name,
-        limit=limits[name],
-        used=used.get(name, 0),
-        asked=request[name],
-        never=never,
-    )
-
-
-def _jobs(spec: NodeSpec, field: Field, limit: int, used: int, asked: int, *, never: bool = False) -> Breach:
-    return Breach(kind=spec.kind, name=spec.name, field=field, limit=limit, used=used, asked=asked, never=never)
 
 
 def keys_of(touched: Iterable[NodeKey], kind: NodeKind) -> list[str]:

@@ -9,12 +9,15 @@ answer is `{"items": [...]}`: first as it is, then the others, each with `start`
 Everybody who is authenticated may knock (role `system:basic-user`); then it takes `get` on the work, or `create` on jobs of the
 namespace for a manifest. Nothing is stored, nothing is decided.
 
+Where the API server is a cluster's, a ScheduleExplanation with the annotation `muster.dev/eta` has this answer (`forecast`).
+
 Concurrency: on the event loop that the scheduler also uses, between two of its steps. A question plays the line forward once
-for each alternative, of which there are at most SIZES_MAX.
+for each alternative, of which there are at most SIZES_MAX; each of them takes its turn (`turns`).
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -24,6 +27,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from muster.controllers.job_work import job_work
+from muster.engine.answer_values import Question
 from muster.engine.facts import PodFacts
 from muster.engine.hypothetical import ManifestError, works_of
 from muster.engine.hypothetical import Work as Tried
@@ -36,9 +40,11 @@ from muster.objects.status import BadRequest, Cause, Invalid, NotFound, Raw, Ser
 from muster.objects.view import view_of
 from muster.policy.eta import Start
 from muster.policy.order import PolicyOrder
+from muster.policy.predict import Prediction
 from muster.server.explaining import object_of, read_body, require
 from muster.server.queueing import JOBS_PATH, KINDS
 from muster.server.rbac import Attributes
+from muster.server.turns import Turns
 
 PATH: Final = "/muster/v1/eta"
 SIZES_MAX: Final = 8
@@ -48,8 +54,14 @@ GPUS_MAX: Final = 100_000
 class Forecasting:
     """`engine` gives the scheduler's engine, None while it does not run; `find_image` the AppImages that manifests name."""
 
-    def __init__(self, engine: Callable[[], Engine | None], find_image: FindImage = lambda name: None) -> None:
+    def __init__(
+        self,
+        engine: Callable[[], Engine | None],
+        find_image: FindImage = lambda name: None,
+        turns: Turns | None = None,
+    ) -> None:
         self._engine, self._find_image = engine, find_image
+        self._turns = turns or Turns()
 
     def routes(self) -> list[BaseRoute]:
         return [
@@ -65,12 +77,21 @@ class Forecasting:
         group, plural = KINDS[kind]
         require(request, Attributes(verb="get", group=group, resource=plural, namespace=namespace, name=name))
         sizes = _sizes(request.query_params.getlist("gpus"))
-        engine, order = self._asked()
         key = f"{kind}/{namespace}/{name}"
-        unit = order.unit_of(key)
-        if unit is None:
-            raise NotFound(f"{key}: the scheduler knows no pod of it; check the name, or whether its pods were created yet")
-        return _json(about_unit(engine, order, unit, sizes))
+        user = request.scope["muster.actor"].user
+
+        def ask(about: Callable[[Engine, PolicyOrder, str], Raw]) -> Raw:
+            engine, order = self._asked()
+            unit = order.unit_of(key)
+            if unit is None:
+                raise NotFound(f"{key}: the scheduler knows no pod of it; check the name, or whether its pods were created yet")
+            return about(engine, order, unit)
+
+        answer = await self._turns.take(user, lambda: ask(functools.partial(about_unit, sizes=[])))
+        for size in sizes if answer["items"] else ():
+            item = functools.partial(_unit_item, size=size)
+            answer["items"].append(await self._turns.take(user, lambda item=item: ask(item)))  # type: ignore[misc]
+        return _json(answer)
 
     async def _post(self, request: Request) -> Response:
         body = object_of(await read_body(request))
@@ -83,12 +104,16 @@ class Forecasting:
         require(request, Attributes(verb="create", group="muster.dev", resource="jobs", namespace=namespace))
         given = body.get("gpus") or []
         sizes = _sizes(given if isinstance(given, list) else [given])
-        engine, order = self._asked()
+        engine, _ = self._asked()
         user = request.scope["muster.actor"].user
         try:
             found = works_of(manifest, namespace, find_image=self._find_image)[0]
             work = _work(manifest, found.parts[0].pods[0], user, engine.state.now)
-            return _json(about_manifest(engine, order, found, work, sizes))
+            answer = await self._turns.take(user, lambda: about_manifest(*self._asked(), found, work, []))
+            for size in sizes:
+                item = functools.partial(_manifest_item, found=found, work=work, size=size)
+                answer["items"].append(await self._turns.take(user, lambda item=item: item(*self._asked())))  # type: ignore[misc]
+            return _json(answer)
         except ManifestError as error:
             raise Invalid(f"the manifest can't be tried: {error}", causes=[Cause(field="", message=str(error))]) from None
 
@@ -96,10 +121,26 @@ class Forecasting:
         engine = self._engine()
         if engine is None:
             raise ServiceUnavailable("the scheduler does not run here, or not yet; try again", retry_after_s=1)
-        order = engine.order.inner if engine.order is not None else None
-        if not isinstance(order, PolicyOrder):
-            raise ServiceUnavailable("the scheduler here goes by priority and age, and foretells nothing", retry_after_s=60)
-        return engine, order
+        return engine, _order_of(engine)
+
+    def forecast(self, engine: Engine, question: Question, sizes: Sequence[str]) -> Raw:
+        """For whoever asks without HTTP. ApiError, ManifestError."""
+        order, wanted = _order_of(engine), _sizes(sizes)
+        if question.manifest is not None:
+            found = works_of(question.manifest, question.namespace, find_image=self._find_image)[0]
+            work = _work(question.manifest, found.parts[0].pods[0], "", engine.state.now)
+            return about_manifest(engine, order, found, work, wanted)
+        unit = order.unit_of(question.key)
+        if unit is None:
+            raise NotFound(f"{question.key}: the scheduler knows no pod of it; name a Job or KusciaTask that waits or runs")
+        return about_unit(engine, order, unit, wanted)
+
+
+def _order_of(engine: Engine) -> PolicyOrder:
+    order = engine.order.inner if engine.order is not None else None
+    if not isinstance(order, PolicyOrder):
+        raise ServiceUnavailable("the scheduler here goes by priority and age, and foretells nothing", retry_after_s=60)
+    return order
 
 
 # -- answers -------------------------------------------------------------------------------------------------------------------
@@ -109,18 +150,12 @@ def about_unit(engine: Engine, order: PolicyOrder, unit: str, sizes: Sequence[in
     """Of a unit that the order knows."""
     now, table = engine.state.now, order.book.table
     row = table.row_of[unit]
-    names = engine.state.table.names
-    request = {names[at]: int(amount) for at, amount in enumerate(table.request[:, row].tolist()) if amount and at < len(names)}
-    work = table.works[row]
+    request, work = _request_of_unit(engine, order, unit), table.works[row]
     if not table.is_waiting[row]:
         return {"unit": unit, "state": "running", "started": float(table.started[row]), "items": []}
     place = order.place_of(unit, now)
     start = order.forecaster.of(unit, now)
-    items = [_item(_gpus(request), start)]
-    for size in sizes:
-        other = scaled(request, size)
-        again = msgspec.structs.replace(work, hold="")
-        items.append(_item(size, order.forecaster.asked(again, other, now, unit) if other is not None else None))
+    items = [_item(_gpus(request), start), *(_unit_item(engine, order, unit, size) for size in sizes)]
     refused = place.refused.message if place is not None and place.refused is not None else ""
     why = f"held: {work.hold}" if work.hold else refused
     position = {"queue": place.queue, "position": place.position, "of": place.of} if place is not None else {}
@@ -129,20 +164,54 @@ def about_unit(engine: Engine, order: PolicyOrder, unit: str, sizes: Sequence[in
 
 def about_manifest(engine: Engine, order: PolicyOrder, found: Tried, work: Work, sizes: Sequence[int]) -> Raw:
     """Of work that is not there. The first unit of the manifest counts: a job of several tasks begins with it."""
-    now = engine.state.now
+    now, request = engine.state.now, _request_of(found)
+    items = [
+        _asked_item(order, work, request, now),
+        *(_manifest_item(engine, order, found, work, size) for size in sizes),
+    ]
+    expected = order.learning.predictor.predict(work, request, now) if order.learning.predictor is not None else None
+    refused, run = _turned_away(order, work, request), _told(expected)
+    return {"unit": "", "state": "asked", "now": now, "items": items, "notes": list(found.notes), "refused": refused, **run}
+
+
+def _turned_away(order: PolicyOrder, work: Work, request: Mapping[str, int]) -> str:
+    """The limit that starting it now would break: when that ends is not for the scheduler to know. "" when there is none."""
+    queue = work.queue or order.book.tree.default
+    amounts = {name: amount for name, amount in request.items() if amount}
+    breach = order.book.limits.quota.check_start(work.user, queue, amounts, group=work.group)
+    return "" if breach is None else breach.verdict().message
+
+
+def _asked_item(order: PolicyOrder, work: Work, request: Mapping[str, int], now: float) -> Raw:
+    refused = _turned_away(order, work, request)
+    return _item(_gpus(request), None if refused else order.forecaster.asked(work, request, now))
+
+
+def _unit_item(engine: Engine, order: PolicyOrder, unit: str, size: int) -> Raw:
+    """Of the unit with so many GPUs, as if it were not held."""
+    work = msgspec.structs.replace(order.book.table.works[order.book.table.row_of[unit]], hold="")
+    other = scaled(_request_of_unit(engine, order, unit), size)
+    return _item(size, None if other is None else order.forecaster.asked(work, other, engine.state.now, unit))
+
+
+def _manifest_item(engine: Engine, order: PolicyOrder, found: Tried, work: Work, size: int) -> Raw:
+    other = scaled(_request_of(found), size)
+    return _item(size, None) if other is None else {**_asked_item(order, work, other, engine.state.now), "gpus": size}
+
+
+def _request_of_unit(engine: Engine, order: PolicyOrder, unit: str) -> dict[str, int]:
+    names, table = engine.state.table.names, order.book.table
+    amounts = table.request[:, table.row_of[unit]].tolist()
+    return {names[at]: int(amount) for at, amount in enumerate(amounts) if amount and at < len(names)}
+
+
+def _request_of(found: Tried) -> dict[str, int]:
     pods = [pod for part in found.parts for pod in part.pods]
     request: dict[str, int] = {}
     for pod in pods:
         for name, amount in requests_of(pod).amounts.items():
             request[name] = request.get(name, 0) + amount
-    request["pods"] = len(pods)
-    items = [_item(_gpus(request), order.forecaster.asked(work, request, now))]
-    for size in sizes:
-        other = scaled(request, size)
-        items.append(_item(size, order.forecaster.asked(work, other, now) if other is not None else None))
-    expected = order.learning.predictor.predict(work, request, now) if order.learning.predictor is not None else None
-    run = {"runS": expected.run_s, "runHighS": expected.high_s, "grounds": expected.grounds} if expected is not None else {}
-    return {"unit": "", "state": "asked", "now": now, "items": items, "notes": list(found.notes), "refused": "", **run}
+    return {**request, "pods": len(pods)}
 
 
 def _work(manifest: Mapping[str, Any], pod: PodFacts, user: str, now: float) -> Work:
@@ -172,8 +241,15 @@ def _item(gpus: int, start: Start | None) -> Raw:
 
 
 def _expected(order: PolicyOrder, row: int) -> Raw:
-    expected = order.learning.of(row)
-    return {} if expected is None else {"runS": expected.run_s, "runHighS": expected.high_s, "grounds": expected.grounds}
+    return _told(order.learning.of(row))
+
+
+def _told(expected: Prediction | None) -> Raw:
+    """How long it will run, and where best."""
+    if expected is None:
+        return {}
+    where = {"affinityGrounds": expected.affinity_grounds} if expected.affinity_grounds else {}
+    return {"runS": expected.run_s, "runHighS": expected.high_s, "grounds": expected.grounds, **where}
 
 
 def _sizes(given: Sequence[object]) -> list[int]:

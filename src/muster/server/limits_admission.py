@@ -2,7 +2,8 @@
 
 Work (a Job, a KusciaJob, a pod that somebody made with a queue or user) is refused when
 
-- its user is not known, suspended, or somebody for whom the submitter does not act;
+- its user is not known, suspended, or somebody for whom the submitter does not act (`whose_work`, which also says who may
+  change and delete whose work);
 - its queue does not exist, takes nothing new, or does not take work like this;
 - it alone is larger than a limit of its user, of a group above, or of its queue;
 - with it, more would wait and run than may be submitted.
@@ -10,6 +11,9 @@ Work (a Job, a KusciaJob, a pod that somebody made with a queue or user) is refu
 What runs is not limited here: more than may run at once is accepted, and waits. A User, UserGroup or Queue is refused when it
 would stand above itself, or when those below a limit would be given more than the limit in all; an administrator of a group may
 change what is divided (`quota.dividing.ADMIN_FIELDS`) of those below the group, and nothing else.
+
+A pod that a job's controller made counts with its job. Every other pod with a user or queue is a submission of its own, whoever
+made it: a person, or a controller of somebody else's.
 
 On the embedded store submissions can't slip past a limit together: what was accepted counts from that moment (`People.promise`)
 and the loop judges one after the other. As a webhook this holds within one replica; two replicas may each accept one while
@@ -20,7 +24,7 @@ Concurrency: on the event loop. Everything from the check of the limits to the p
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -30,84 +34,44 @@ from muster.objects.amounts import read_limits, unit_of
 from muster.objects.kinds.muster import User, UserGroup
 from muster.objects.kinds.muster_queues import Queue, QueueAdmission
 from muster.objects.labels import Muster
-from muster.objects.meta import annotations_of, controller_of, labels_of, metadata_of
-from muster.objects.names import validate_label_value
+from muster.objects.meta import controller_of
 from muster.objects.reasons import Reason, format_amount
 from muster.objects.selectors import from_label_selector
 from muster.objects.status import Raw
 from muster.objects.view import view_of
 from muster.quota.dividing import beyond_division, problems_of
-from muster.quota.limits import NodeKey
+from muster.quota.limits import NodeKey, NodeKind
 from muster.quota.reading import node_of
-from muster.server.access_review import allowed_by_review
+from muster.server.access_review import Allows
 from muster.server.admission import Hook, refused
-from muster.server.authorization import MASTERS, Authorizer
 from muster.server.people import People
-from muster.server.rbac import Attributes
-from muster.store.contract import Store
-from muster.store.embedded.admission import Actor, AdmissionRequest
+from muster.server.whose_work import KINDS as WHOSE_KINDS
+from muster.server.whose_work import WhoseWork, is_work
+from muster.store.embedded.admission import AdmissionRequest
 
-WORK_KINDS: Final = frozenset({("muster.dev", "Job"), ("kuscia.secretflow", "KusciaJob"), ("", "Pod")})
 ACCOUNTS: Final[Mapping[tuple[str, str], type[User] | type[UserGroup] | type[Queue]]] = {
     ("muster.dev", "User"): User,
     ("muster.dev", "UserGroup"): UserGroup,
     ("muster.dev", "Queue"): Queue,
 }
+ACCOUNT_KINDS: Final[Mapping[str, NodeKind]] = {"User": "User", "UserGroup": "UserGroup", "Queue": "Queue"}
 _NAMED_MAX: Final = 8
-
-IsAdmin = Callable[[Actor], Awaitable[bool]]
-"""Whether somebody manages all users, by the cluster's own roles: may create UserGroups."""
-
-
-_MANAGING: Final = Attributes(verb="create", group="muster.dev", resource="usergroups")
-
-
-def manages_users(authorizer: Authorizer) -> IsAdmin:
-    """By RBAC alone: what an administrator of a group may do beside it does not count."""
-
-    async def is_admin(actor: Actor) -> bool:
-        return authorizer.decide(actor.user, actor.groups, _MANAGING).allowed
-
-    return is_admin
-
-
-def manages_users_by_review(store: Store) -> IsAdmin:
-    """On a cluster: its API server is asked."""
-
-    async def is_admin(actor: Actor) -> bool:
-        return await allowed_by_review(store, actor, _MANAGING)
-
-    return is_admin
 
 
 class SubmissionLimits(Hook):
     """See the module."""
 
-    def __init__(self, people: People, is_admin: IsAdmin, *, trusted: frozenset[str] = frozenset()) -> None:
-        """`trusted`: logins that act for everybody, such as Muster's own controllers on a real cluster."""
+    def __init__(
+        self,
+        people: People,
+        allows: Allows,
+        *,
+        trusted: frozenset[str] = frozenset(),
+    ) -> None:
+        """`allows` goes by RBAC alone: what an administrator of a group may do beside it does not count. `trusted`: logins that
+        act for everybody, such as Muster's own controllers on a real cluster."""
         self._people = people
-        self._is_admin = is_admin
-        self._trusted = trusted
-
-    # -- filling in ----------------------------------------------------------------------------------------------------------
-
-    async def mutate(self, request: AdmissionRequest) -> Raw | None:
-        """Whose work it is, when it does not say so: of who submits it. As a label too, by which lists can be narrowed."""
-        raw = request.object
-        if raw is None or request.subresource or not _is_work(request) or controller_of(raw) is not None:
-            return None
-        kind = request.resource.kind
-        said = _user_said(kind, raw)
-        me = self._people.user_of(request.actor.user) if request.actor is not None else ""
-        user = said or (me if request.operation == "CREATE" else "")
-        if not user or (said and labels_of(raw).get(Muster.USER) == said):
-            return None
-        changed: Raw = dict(raw)
-        if not validate_label_value(user):
-            changed["metadata"] = {**metadata_of(raw), "labels": {**labels_of(raw), Muster.USER: user}}
-        if kind == "Job" and isinstance(raw.get("spec"), dict):
-            changed["spec"] = {**raw["spec"], "user": user}
-        return changed
+        self._whose = WhoseWork(people, allows, trusted=trusted)
 
     # -- judging -------------------------------------------------------------------------------------------------------------
 
@@ -116,11 +80,14 @@ class SubmissionLimits(Hook):
             return
         if (request.resource.group, request.resource.kind) in ACCOUNTS:
             await self._judge_account(request)
-        elif _is_work(request) and request.object is not None and request.operation in ("CREATE", "UPDATE"):
-            await self._judge_work(request, request.object)
+            return
+        if (request.resource.group, request.resource.kind) in WHOSE_KINDS:
+            await self._whose.judge(request)
+        if is_work(request) and request.object is not None and request.operation in ("CREATE", "UPDATE"):
+            self._judge_work(request, request.object)
 
-    async def _judge_work(self, request: AdmissionRequest, raw: Raw) -> None:
-        if controller_of(raw) is not None:
+    def _judge_work(self, request: AdmissionRequest, raw: Raw) -> None:
+        if controller_of(raw) is not None and self._whose.is_trusted(request.actor):
             return
         kind, people = request.resource.kind, self._people
         work = people.read(kind, raw)
@@ -130,10 +97,8 @@ class SubmissionLimits(Hook):
         is_new = before is None or before.is_over
         if not is_new and before is not None and _is_no_more(before, work):
             return
-        if is_new or before is None or before.user != work.user:
-            await self._check_user(request, work, before)
         self._check_queue(request, work, is_new=is_new or before is None or before.queue != work.queue)
-        # From here on nothing waits: what is found free is taken at once.
+        # Nothing waits here: what is found free is taken at once.
         people.expire()
         breach = people.tree.check_submit(
             work.user, work.queue, work.request, group=work.group, replaces=people.counted_as(work.key)
@@ -142,39 +107,6 @@ class SubmissionLimits(Hook):
             raise refused(request, str(breach))
         if not request.dry_run:
             people.promise(work)
-
-    async def _check_user(self, request: AdmissionRequest, work: Work, before: Work | None) -> None:
-        people = self._people
-        if not work.user or not people.users:
-            return  # nobody's, or users are not managed here
-        user = people.users.get(work.user)
-        field = "spec.user" if request.resource.kind == "Job" else f"label {Muster.USER}"
-        if user is None:
-            if request.actor is None:
-                return  # made by Muster itself, for work that came from elsewhere
-            raise refused(
-                request,
-                f"{Reason.USER_NOT_FOUND.value}: {field}: there is no User {work.user!r}; correct the name, or create the User",
-            )
-        if user.spec.suspended:
-            raise refused(
-                request,
-                f"{Reason.USER_SUSPENDED.value}: User {work.user} may submit nothing: spec.suspended is true; an administrator "
-                f"of group {user.spec.group} can change that",
-            )
-        for whose in {work.user, before.user if before is not None and before.user else work.user}:
-            if not await self._may_act_for(request.actor, whose):
-                login = request.actor.user if request.actor is not None else ""
-                raise refused(
-                    request,
-                    f"{Reason.USER_NOT_YOURS.value}: {field}: {login!r} does not act for User {whose}; leave the user out, or "
-                    f"let an administrator of group {user.spec.group} submit it",
-                )
-
-    async def _may_act_for(self, actor: Actor | None, user: str) -> bool:
-        if actor is None or MASTERS in actor.groups or actor.user in self._trusted:
-            return True
-        return self._people.acts_for(self._people.user_of(actor.user), user) or await self._is_admin(actor)
 
     def _check_queue(self, request: AdmissionRequest, work: Work, *, is_new: bool) -> None:
         people = self._people
@@ -218,8 +150,9 @@ class SubmissionLimits(Hook):
             return
         if isinstance(view, User):
             self._check_names(request, view)
-        if isinstance(view, Queue) and view.spec.limits.consumption:
-            raise refused(request, "spec.limits.consumption: a Queue has none; set it on a User or UserGroup")
+        parent = "" if isinstance(view, User) else view.spec.parent
+        if parent and parent not in (people.queues if kind == "Queue" else people.groups):
+            request.warn(f"spec.parent: there is no {kind} {parent!r} yet; until there is, it stands by itself")
         node = node_of(view, request.name, standing=False)
         if node.limits.problems:
             raise refused(request, "; ".join(f"spec.{problem}" for problem in node.limits.problems))
@@ -233,14 +166,24 @@ class SubmissionLimits(Hook):
             people.promise_account(node)
 
     def _check_deletion(self, request: AdmissionRequest) -> None:
-        """Those below would be free of its limits."""
-        kind = request.resource.kind
-        if kind == "User":
-            return
-        below = self._people.tree.children("Queue" if kind == "Queue" else "UserGroup", request.name)
+        """Those below would be free of its limits, and what runs would count for nobody above it any more."""
+        key: NodeKey = (ACCOUNT_KINDS[request.resource.kind], request.name)
+        below = self._people.tree.children(*key)
         if below:
             names = _some([f"{one.kind} {one.name}" for one in below])
             raise refused(request, f"{len(below)} stand under it and would be free of its limits ({names}); move them first")
+        self._people.expire()
+        jobs = self._people.tree.submitted(*key).jobs
+        if jobs:
+            first = {
+                "User": "; set spec.suspended so that no more come",
+                "Queue": "; set spec.state to Closed so that no more come",
+            }
+            raise refused(
+                request,
+                f"{jobs} of its jobs wait or run, and would be free of the limits above it: stop or delete them first"
+                + first.get(request.resource.kind, ""),
+            )
 
     def _check_names(self, request: AdmissionRequest, user: User) -> None:
         if len(request.name) > 63:
@@ -255,9 +198,7 @@ class SubmissionLimits(Hook):
     async def _check_administrator(self, request: AdmissionRequest) -> None:
         """Who manages all users may do everything; others what their groups' administration allows."""
         actor, kind = request.actor, request.resource.kind
-        if actor is None or MASTERS in actor.groups or actor.user in self._trusted or kind == "Queue":
-            return
-        if await self._is_admin(actor):
+        if actor is None or kind == "Queue" or await self._whose.manages_users(actor):
             return
         me = self._people.user_of(actor.user)
         below = self._people.administered(me) if me else frozenset()
@@ -315,20 +256,10 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:_NAMED_MAX]) + (", ..." if len(names) > _NAMED_MAX else "")
 
 
-def _is_work(request: AdmissionRequest) -> bool:
-    return (request.resource.group, request.resource.kind) in WORK_KINDS
-
-
 def _is_no_more(before: Work, work: Work) -> bool:
     """Whether an update asks for nothing that was not accepted already."""
     is_same = (before.user, before.group, before.queue, before.type) == (work.user, work.group, work.queue, work.type)
     return is_same and all(amount <= before.request.get(name, 0) for name, amount in work.request.items())
-
-
-def _user_said(kind: str, raw: Mapping[str, Any]) -> str:
-    if kind == "Job":
-        return str(_spec(raw).get("user") or "")
-    return labels_of(raw).get(Muster.USER) or annotations_of(raw).get(Muster.USER) or ""
 
 
 def _spec(raw: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from muster.controllers.work_sizes import is_kind_of_job
 from muster.objects.labels import Muster
 from muster.objects.status import NotFound, Raw
 from muster.objects.time import Clock
@@ -112,7 +113,7 @@ class Memory:
 
     def _take_pod(self, record: Record, *, deleted: bool) -> None:
         self.nodes.apply_pod(record, deleted=deleted)
-        if any(owner.is_controller for owner in record.owners):
+        if any(owner.is_controller and is_kind_of_job(owner.api_version) for owner in record.owners):
             user = record.labels.get(Muster.USER, "")
             if user:
                 self.people.own_pod(record.namespace, record.name, "" if deleted else user)

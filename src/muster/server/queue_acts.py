@@ -7,12 +7,16 @@ before it has started; that is recorded as well.
 The record (`muster.dev/acts`, see `objects.acts`) is written here, on the object, in the same write as the act; what a client
 writes there itself is put back. So it can't be forged, and it can't be missing.
 
+What a job says reaches the scheduler through a KusciaTask, and through `muster.dev/work` on its pods. Whoever may write those
+must not be able to say there what they may not say on the job: a KusciaTask is judged as a KusciaJob is, and the annotation of
+a pod is written by Muster's own controllers, and by who may update all queues.
+
 Concurrency: on the event loop; `may` is asked only when there is an act. Acts on nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -30,6 +34,9 @@ from muster.store.contract import Store
 from muster.store.embedded.admission import Actor, AdmissionRequest
 
 KINDS: Final = (("muster.dev", "Job"), ("kuscia.secretflow", "KusciaJob"))
+JUDGED: Final = (*KINDS, ("kuscia.secretflow", "KusciaTask"))
+CONTROLLERS: Final = "muster:controllers"
+"""The group of accounts that the role `muster:controller` is bound to."""
 PIN_LEN_MAX: Final = 10
 
 MayUpdateQueue = Callable[[Actor, str], Awaitable[bool]]
@@ -90,7 +97,9 @@ class QueueActs(Hook):
         return {**raw, "metadata": meta}
 
     async def validate(self, request: AdmissionRequest) -> None:
-        if request.object is None or not _is_asked(request):
+        if _is_pod(request):
+            await self._check_pod(request)
+        if request.object is None or not _is_asked(request, JUDGED):
             return
         acts = [act for act in _acts(request) if act.act != "Moved"]
         if not acts:
@@ -100,7 +109,7 @@ class QueueActs(Hook):
             where = f"metadata.annotations[{Muster.PIN}]"
             raise refused(request, f"{where}: {after.pin!r:.50} is not a whole number; write one, the smallest goes first")
         actor = request.actor
-        if actor is None or MASTERS in actor.groups or actor.user in self._trusted:
+        if actor is None or self._is_trusted(actor):
             return
         for queue in {before.queue, after.queue}:
             if not await self._may(actor, queue):
@@ -112,10 +121,29 @@ class QueueActs(Hook):
                     "administrator of the queue (to keep your own job from starting, suspend it)",
                 )
 
+    async def _check_pod(self, request: AdmissionRequest) -> None:
+        actor = request.actor
+        before, after = (annotations_of(raw or {}).get(Muster.WORK) for raw in (request.old, request.object))
+        if before == after or actor is None or self._is_trusted(actor) or await self._may(actor, ""):
+            return
+        raise refused(
+            request,
+            f"metadata.annotations[{Muster.WORK}]: {actor.user!r} may not write it: Muster's controllers say there what a job "
+            f"says; leave it as it is, and use the labels {Muster.QUEUE}, {Muster.USER}, {Muster.PREEMPTIBLE} and the "
+            f"annotation {Muster.ESTIMATE_SECONDS} on pods of your own",
+        )
 
-def _is_asked(request: AdmissionRequest) -> bool:
+    def _is_trusted(self, actor: Actor) -> bool:
+        return MASTERS in actor.groups or CONTROLLERS in actor.groups or actor.user in self._trusted
+
+
+def _is_asked(request: AdmissionRequest, kinds: Sequence[tuple[str, str]] = KINDS) -> bool:
     resource = request.resource
-    return request.operation in ("CREATE", "UPDATE") and not request.subresource and (resource.group, resource.kind) in KINDS
+    return request.operation in ("CREATE", "UPDATE") and not request.subresource and (resource.group, resource.kind) in kinds
+
+
+def _is_pod(request: AdmissionRequest) -> bool:
+    return request.object is not None and _is_asked(request, (("", "Pod"),))
 
 
 def _standings(request: AdmissionRequest) -> tuple[Standing, Standing]:

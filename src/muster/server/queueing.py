@@ -7,7 +7,8 @@
 Everybody who is authenticated may knock (role `system:basic-user`); then it takes `get` on the queue, or on the job. Of work in
 a line that the caller may not `get`, only the place and the score are told: not whose it is, nor its factors.
 
-Concurrency: on the event loop that the scheduler also uses, between two of its steps. Nothing is stored, nothing is ranked.
+Concurrency: on the event loop that the scheduler also uses, between two of its steps; long lines and places take their turn
+(`turns`). Nothing is stored, nothing is ranked.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from muster.policy.holders import with_holders
 from muster.policy.places import PLACES_MAX, Line, Place, Places, hidden_to_raw, place_to_raw, places_of
 from muster.server.authorization import Authorizer, forbidden
 from muster.server.rbac import Attributes
+from muster.server.turns import Turns
 from muster.store.embedded.admission import Actor
 
 QUEUES_PATH: Final = "/muster/v1/queues"
@@ -41,8 +43,9 @@ KINDS: Final = {"Job": ("muster.dev", "jobs"), "KusciaTask": ("kuscia.secretflow
 class Queueing:
     """`engine` gives the scheduler's engine, None while it does not run."""
 
-    def __init__(self, engine: Callable[[], Engine | None]) -> None:
+    def __init__(self, engine: Callable[[], Engine | None], turns: Turns | None = None) -> None:
         self._engine = engine
+        self._turns = turns or Turns()
 
     def routes(self) -> list[BaseRoute]:
         return [
@@ -60,13 +63,17 @@ class Queueing:
         name = request.path_params["queue"]
         _require(request, Attributes(verb="get", group="muster.dev", resource="queues", name=name))
         first = _first(request)
-        engine, places = self._asked()
-        line = places.lines().get(name)
-        if line is None:
-            raise NotFound(f"queue {name!r:.100}: there is none, and no work names it; 'muster queue' lists them")
         show = _Sight(request)
-        found = places.places(name, engine.state.now, first)
-        return _json({**line_to_raw(line), "places": [show.place(one) for one in found]})
+
+        def answer() -> Raw:
+            engine, places = self._asked()
+            line = places.lines().get(name)
+            if line is None:
+                raise NotFound(f"queue {name!r:.100}: there is none, and no work names it; 'muster queue' lists them")
+            found = places.places(name, engine.state.now, first)
+            return {**line_to_raw(line), "places": [show.place(one) for one in found]}
+
+        return _json(await self._turns.take(show.user, answer))
 
     async def _place(self, request: Request) -> Response:
         kind = request.query_params.get("kind", "Job")
@@ -75,23 +82,23 @@ class Queueing:
         namespace, name = request.path_params["namespace"], request.path_params["name"]
         group, plural = KINDS[kind]
         _require(request, Attributes(verb="get", group=group, resource=plural, namespace=namespace, name=name))
+        show = _Sight(request)
+        return _json(await self._turns.take(show.user, lambda: self._about(f"{kind}/{namespace}/{name}", show)))
+
+    def _about(self, key: str, show: _Sight) -> Raw:
         engine, places = self._asked()
-        key = f"{kind}/{namespace}/{name}"
         unit = places.unit_of(key)
         if unit is None:
             raise NotFound(f"{key}: the scheduler knows no pod of it; check the name, or whether its pods were created yet")
         place, ahead = places.place_of(unit, engine.state.now), places.ahead_of(unit, engine.state.now)
-        show = _Sight(request)
         if place is not None and place.refused is not None:
             place = msgspec.structs.replace(place, refused=show.holders(with_holders(engine.state, place.refused)))
-        return _json(
-            {
-                "unit": unit,
-                "state": _state(engine, unit),
-                "place": None if place is None else place_to_raw(place),
-                "ahead": None if ahead is None else show.place(ahead),
-            }
-        )
+        return {
+            "unit": unit,
+            "state": _state(engine, unit),
+            "place": None if place is None else place_to_raw(place),
+            "ahead": None if ahead is None else show.place(ahead),
+        }
 
     def _asked(self) -> tuple[Engine, Places]:
         engine = self._engine()
@@ -104,12 +111,16 @@ class Queueing:
 
 
 class _Sight:
-    """What one caller may see of the work of others; asked once for each namespace and kind."""
+    """What one caller may see of the work of others; asked once for each namespace and kind, and then by name."""
 
     def __init__(self, request: Request) -> None:
         self._actor: Actor = request.scope["muster.actor"]
         self._authorizer: Authorizer = request.scope["muster.authorizer"]
         self._known: dict[tuple[str, str], bool] = {}
+
+    @property
+    def user(self) -> str:
+        return self._actor.user
 
     def place(self, place: Place) -> Raw:
         if self._may_see(place):
@@ -130,13 +141,17 @@ class _Sight:
         return self._sees(kind, rest)
 
     def _sees(self, kind: str, name: str) -> bool:
-        """`name` is `namespace/name`."""
-        key = kind, name.partition("/")[0]
+        """`name` is `namespace/name`. Who may not see all of a namespace may still see what is their own there."""
+        namespace, _, plain = name.partition("/")
+        key = kind, namespace
         if key not in self._known:
-            group, plural = KINDS.get(kind, ("", "pods"))
-            asked = Attributes(verb="get", group=group, resource=plural, namespace=key[1])
-            self._known[key] = self._authorizer.decide(self._actor.user, self._actor.groups, asked).allowed
-        return self._known[key]
+            self._known[key] = self._allows(kind, namespace)
+        return self._known[key] or self._allows(kind, namespace, plain)
+
+    def _allows(self, kind: str, namespace: str, name: str = "") -> bool:
+        group, plural = KINDS.get(kind, ("", "pods"))
+        asked = Attributes(verb="get", group=group, resource=plural, namespace=namespace, name=name)
+        return self._authorizer.decide(self._actor.user, self._actor.groups, asked).allowed
 
 
 def _state(engine: Engine, unit: str) -> str:

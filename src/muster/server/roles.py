@@ -50,6 +50,8 @@ def default_roles(catalog: Catalog) -> list[Raw]:
                 # What is asked about is checked there, against the work itself.
                 {"nonResourceURLs": ["/muster/v1/explain", "/muster/v1/explain/*"], "verbs": ["get", "post"]},
                 {"nonResourceURLs": ["/muster/v1/queues", "/muster/v1/queues/*", "/muster/v1/jobs/*"], "verbs": ["get"]},
+                {"nonResourceURLs": ["/muster/v1/eta"], "verbs": ["post"]},
+                {"nonResourceURLs": ["/muster/v1/people/me"], "verbs": ["get"]},
             ],
         ),
         _role("system:discovery", [{"nonResourceURLs": _DISCOVERY, "verbs": ["get", "head"]}]),

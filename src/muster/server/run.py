@@ -26,6 +26,7 @@ from starlette.routing import BaseRoute
 
 from muster.client.kubeconfig_file import write_kubeconfig
 from muster.objects.status import Raw
+from muster.server import access_review
 from muster.server.admission import builtin_hooks
 from muster.server.app import App
 from muster.server.audit import AuditLog
@@ -38,7 +39,7 @@ from muster.server.flow import Flow
 from muster.server.handlers import ResourceHandlers
 from muster.server.joining import Joining
 from muster.server.kubelet_proxy import NodeLogs
-from muster.server.limits_admission import SubmissionLimits, manages_users
+from muster.server.limits_admission import SubmissionLimits
 from muster.server.listener import Listener
 from muster.server.logs import logger
 from muster.server.memory import Memory
@@ -53,6 +54,8 @@ from muster.server.routes import Routes
 from muster.server.subresources import Subresources
 from muster.server.tokens import TOKEN_PREFIX, new_token, token_hash
 from muster.server.user_access import UserAccess
+from muster.server.who_am_i import WhoAmI
+from muster.server.whose_work import FillsInUser
 from muster.store.embedded import EmbeddedStore
 from muster.store.embedded.admission import Admission, Admissions
 from muster.store.embedded.metrics import StoreCollector
@@ -144,9 +147,10 @@ class Server:
             NodeDeletion(self.memory.nodes),
             BandwidthFits(self.memory.capacities),
             QueueActs(by_rbac(authorizer), config.clock),
+            FillsInUser(self.memory.people),
             *self.extra_hooks,
             # The last to judge: what it accepts counts from then on.
-            SubmissionLimits(self.memory.people, manages_users(Authorizer(self.memory.rbac))),
+            SubmissionLimits(self.memory.people, access_review.by_rbac(Authorizer(self.memory.rbac))),
         ]
         await bootstrap(self.store)
         token = await self._admin_token()
@@ -203,7 +207,7 @@ class Server:
         )
         app = App(
             handlers=self.handlers,
-            routes=routes.application([*self.extra_routes, *joining.routes()]),
+            routes=routes.application([*self.extra_routes, *joining.routes(), *WhoAmI(self.memory.people).routes()]),
             authenticator=authenticator,
             authorizer=authorizer,
             flow=Flow(config.limits, self.metrics),

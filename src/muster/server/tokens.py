@@ -69,13 +69,27 @@ def token_hash(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def token_secret(name: str, hashed: str, user: str, groups: Sequence[str], description: str) -> Raw:
+def token_secret(
+    name: str,
+    hashed: str,
+    user: str,
+    groups: Sequence[str],
+    description: str,
+    *,
+    labels: Mapping[str, str] | None = None,
+    expires_s: float | None = None,
+) -> Raw:
     """The object that makes a random token valid. Deleting it revokes the token."""
     data = {"sha256": hashed, "user": user, "groups": ",".join(groups)}
+    if expires_s is not None:
+        data["expires"] = repr(float(expires_s))
+    metadata: Raw = {"name": name, "namespace": TOKEN_NAMESPACE, "annotations": {"muster.dev/description": description}}
+    if labels:
+        metadata["labels"] = dict(labels)
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": name, "namespace": TOKEN_NAMESPACE, "annotations": {"muster.dev/description": description}},
+        "metadata": metadata,
         "type": TOKEN_SECRET_TYPE,
         "data": {key: base64.b64encode(value.encode()).decode() for key, value in data.items()},
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +32,16 @@ BY_KIND = {resource.kind: resource for resource in ALL}
 _FOLDER = Path(__file__).parent / "manifests"
 
 
-def manifest(kind: str) -> Raw:
-    """A fresh copy of the kind's manifest."""
+@functools.cache
+def _read(kind: str) -> Raw:
     raw = yaml.safe_load((_FOLDER / f"{kind.lower()}.yaml").read_text(encoding="utf-8"))
     assert isinstance(raw, dict)
     return raw
+
+
+def manifest(kind: str) -> Raw:
+    """A fresh copy of the kind's manifest."""
+    return copy.deepcopy(_read(kind))
 
 
 def manifest_kinds() -> set[str]:

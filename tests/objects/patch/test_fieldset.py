@@ -129,3 +129,22 @@ def test_depth_is_bounded() -> None:
 )
 def test_paths_as_messages_write_them(path: Path, text: str) -> None:
     assert fieldset.path_text(path) == text
+
+
+@pytest.mark.parametrize(
+    ("uids", "is_in_order"),
+    [
+        pytest.param(["a"], True, id="one owner"),
+        pytest.param(["b"], True, id="another owner alone"),
+        pytest.param(["a", "b"], True, id="two in order"),
+        pytest.param(["b", "a"], False, id="two out of order"),
+    ],
+)
+def test_owners_are_in_order_whichever_were_seen_before(uids: list[str], is_in_order: bool) -> None:
+    """Sets that differ in the uid of their only owner are remembered as one; those with several are not."""
+    keys = [f'k:{{"uid":"{uid * 8}-0000-4000-8000-{uid * 12}"}}' for uid in uids]
+    owners: fieldset.Fields = {".": {}, **{key: {} for key in keys}}
+    fields = {"f:metadata": {"f:ownerReferences": owners}}
+    parsed = fieldset.parse_fields(fields)
+    assert (parsed is fields) == is_in_order
+    assert list(parsed["f:metadata"]["f:ownerReferences"]) == [".", *sorted(keys)]

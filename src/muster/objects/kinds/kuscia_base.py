@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Annotated, Final, Literal
 
+import msgspec
 from msgspec import field
 
 from muster.objects.kinds.base import between, one_of
@@ -45,6 +46,11 @@ TaskRetry = Annotated[Retry | None, "What to do when it fails; it is not tried a
 RunSeconds = Annotated[Seconds, "Fail when running longer; no limit when 0 or left out. Beyond Kuscia."]
 Attempts = Annotated[Count, "How often it was started. Beyond Kuscia."]
 Preemptions = Annotated[Count, "How often it had to make room for other work. Beyond Kuscia."]
+AttainedSeconds = Annotated[
+    float,
+    "How long earlier attempts ran, as far as it was saved when they gave way. Beyond Kuscia.",
+    msgspec.Meta(ge=0),
+]
 
 kuscia_resource = functools.partial(custom_resource, group=GROUP, categories=("kuscia",), has_status=False)
 """A kind of Kuscia's group, named after its view."""

@@ -8,6 +8,7 @@ from msgspec import field
 
 from muster.objects.kinds.base import Object, between, one_of
 from muster.objects.kinds.kuscia_base import (
+    AttainedSeconds,
     Attempts,
     BandwidthLimits,
     Preemptions,
@@ -123,6 +124,7 @@ class KusciaTaskStatus(Foreign):
     allocated_ports: list[PartyAllocatedPorts] = field(default_factory=list)
     attempts: Attempts = 0
     preemptions: Preemptions = 0
+    attained_seconds: AttainedSeconds = 0
     retry_time: Annotated[Timestamp, "When a task that failed or was preempted is started again. Beyond Kuscia."] = ""
     start_time: Timestamp = ""
     completion_time: Timestamp = ""

@@ -21,6 +21,8 @@ Level = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 """Standing of a user or group; what it counts for is the policy's formula's business."""
 Name = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63})]
 """A name within the object: a DNS label."""
+MONEY_MAX = 1e12
+"""Of a budget or a price: sums of such are still numbers that can be shown."""
 Period = Literal["Day", "Week", "Month", "Year", "Ever"]
 
 
@@ -51,7 +53,7 @@ class Limits(View):
 class Budget(View, kw_only=True):
     """What may be spent in a period, at the group's prices."""
 
-    amount: Annotated[float, msgspec.Meta(ge=0)]
+    amount: Annotated[float, msgspec.Meta(ge=0, le=MONEY_MAX)]
     period: Period = "Month"
     warn_at_percent: Annotated[list[Percent], "Shares of the budget at which to warn."] = field(default_factory=list)
     when_spent: Annotated[Literal["Hold", "Limit", "Warn"], "Start nothing new, keep to `limits`, or only warn."] = "Hold"
@@ -62,7 +64,7 @@ class Price(View, kw_only=True):
     """Of one unit for one hour: a core, a GiB, a GPU; of bandwidth, of one GB moved."""
 
     resource: str
-    amount: Annotated[float, msgspec.Meta(ge=0)]
+    amount: Annotated[float, msgspec.Meta(ge=0, le=MONEY_MAX)]
 
 
 class Consumption(View, kw_only=True):
@@ -85,14 +87,29 @@ class Usage(View):
     spent: float = 0
 
 
+class FadedUse(View, kw_only=True):
+    """Use that counts less the longer ago it was."""
+
+    half_life_seconds: Annotated[int, "What was used so long ago counts half: `spec.fairShare` of a SchedulingPolicy."]
+    used: Annotated[dict[str, float], "In resource-seconds."] = field(default_factory=dict)
+    at: Annotated[float, "The moment that it stands for, in seconds since 1970."] = 0
+
+
+class Exhausted(View, kw_only=True):
+    """A consumption limit that is reached."""
+
+    resource: Annotated[str, "What asks for it does not start."]
+    message: Annotated[str, "Which limit, how much was used of it, and until when."] = ""
+
+
 class Standing(View):
     """What the ledger has found: the scheduler goes by it."""
 
-    decayed: Annotated[dict[str, float], "Use in resource-seconds, where what was used a week ago counts half."] = field(
-        default_factory=dict
+    faded: Annotated[list[FadedUse], "One for each half-life that a SchedulingPolicy with fair share has."] = field(
+        default_factory=list
     )
-    decayed_at: Annotated[float, "The moment that `decayed` stands for, in seconds since 1970."] = 0
-    stopped: Annotated[str, "Why nothing new may start: a consumption limit or a budget is spent."] = ""
+    exhausted: Annotated[list[Exhausted], "Consumption limits that are reached."] = field(default_factory=list)
+    stopped: Annotated[str, "Why nothing new may start: a budget is spent."] = ""
     limits: Annotated[Limits | None, "In force instead of those in the spec, because a budget is spent."] = None
     warned_percent: Annotated[int, "The largest share of the budget of which a warning was given in this period."] = 0
     warned_since: Annotated[Timestamp, "When that period began."] = ""

@@ -9,7 +9,7 @@ from msgspec import field
 
 from muster.objects.conditions import Conditions
 from muster.objects.kinds.base import AGE, Object
-from muster.objects.kinds.muster_base import Limits, Usage, muster_resource
+from muster.objects.kinds.muster_base import Limits, Standing, Usage, muster_resource
 from muster.objects.kinds.shapes import Amounts, Count, Percent, Seconds
 from muster.objects.resources import Column
 from muster.objects.selectors import LabelSelector
@@ -74,6 +74,7 @@ class QueueStatus(View):
     """How full it is."""
 
     usage: Usage | None = None
+    standing: Standing | None = None
     held: Count = 0
     head: Annotated[str, "`namespace/name` of the work that is next."] = ""
     observed_generation: int = 0
