@@ -10,19 +10,21 @@ import pytest
 
 from muster.engine import checkpoint as checkpoints
 from muster.engine import events as ev
+from muster.engine.decisions import Evict, Place, PlacedPod, Victim
 from muster.engine.facts import NodeMetricFacts, PodFacts
 from muster.engine.work import Work, encode_work
 from muster.history import queries
 from muster.history.actions import action_of
 from muster.history.queries import Wanted
 from muster.history.recording import Recorded
-from muster.history.records import Action
-from muster.history.tracking import Run
+from muster.history.records import Action, Step
+from muster.history.tracking import Run, Tracker
 from muster.objects.labels import Muster
 from muster.objects.time import format_time
 from tests.engine.building import node, pod
 from tests.engine.histories import with_node
 from tests.history.recording import log_at, make_engine, recording
+from tests.policy.building import queue_facts, user_facts
 
 T = 1_700_000_000.0
 
@@ -113,8 +115,9 @@ def test_use_against_request(log: Any) -> None:
     table = queries.use_table(queries.runs(log), "user")
     rows = {(row[0], row[1]): dict(zip(table.columns, row, strict=True)) for row in table.rows}
     cpu = rows["ann", "cpu"]
-    assert (cpu["requested"], cpu["used_mean"], cpu["used_max"], cpu["used_share"]) == (2000, 1000, 1500, 0.5)
-    assert cpu["resource_hours"] == pytest.approx(2000 * 100 / 3600)
+    assert (cpu["requested"], cpu["used_mean"], cpu["used_max"], cpu["used_share"]) == (2, 1, 1.5, 0.5)
+    assert cpu["unit"] == "cores"
+    assert cpu["resource_hours"] == pytest.approx(2 * 100 / 3600)
     assert rows["ben", "cpu"]["used_mean"] is None
     assert ("cat", "cpu") not in rows
 
@@ -203,3 +206,58 @@ def test_which_requests_are_actions(changes: dict[str, Any], is_kept: bool) -> N
     assert (found is not None) == is_kept
     if found is not None:
         assert (found.user, found.resource, found.name) == ("ann", "jobs.muster.dev", "made")
+
+
+def test_a_run_counts_once_and_says_whose_it_was(tmp_path: Path) -> None:
+    """Pods that have ended change and go (finalizers, labels), before and after a segment ends: that is no second run. The
+    group is the user's, and the queue the one that takes what names none."""
+    with recording(tmp_path) as recorder:
+        recorded = Recorded(make_engine(), recorder, make_engine)
+        first = worker("a", "ann", queue="")
+        work = Work(job="Job/default/a", user="ann", submitted=T)
+        ann = msgspec.structs.replace(
+            first, metadata=msgspec.structs.replace(first.metadata, annotations={Muster.WORK: encode_work(work)})
+        )
+        user = ev.UserSeen(user_facts("ann", group="lab"))
+        recorded.step([ev.NodeSeen(node("n1", cpu="3")), ev.QueueSeen(queue_facts("main", isDefault=True)), user], T)
+        recorded.step([ev.PodSeen(ann)], T + 5)
+        recorded.step([ev.PodSeen(with_node(ann, "n1"))], T + 6)
+        ended = with_node(ann, "n1", "Succeeded")
+        recorded.step([ev.PodSeen(ended)], T + 50)
+        changed = msgspec.structs.replace(ended, metadata=msgspec.structs.replace(ended.metadata, labels={"x": "y"}))
+        recorded.step([ev.PodSeen(changed)], T + 60)
+        kept = checkpoints.take(recorded.engine)
+        recorded.engine = checkpoints.restore(kept, make_engine())
+        recorder.rotate(kept)
+        recorded.step([ev.PodSeen(ended)], T + 70)
+        recorded.step([ev.PodGone(ended.metadata.uid)], T + 80)
+    [run] = queries.runs(log_at(tmp_path))
+    assert (run.outcome, run.placed, run.ended, run.group, run.queue) == ("Succeeded", T + 5, T + 50, "lab", "main")
+    table = queries.use_table(queries.runs(log_at(tmp_path)), "group")
+    assert [row[:4] for row in table.rows if row[1] == "cpu"] == [("lab", "cpu", "cores", 1)]
+
+
+def test_attempts_of_a_job_add_up() -> None:
+    """It ran for 100 s, made way, waited for 50 s, and ran for 200 s."""
+
+    def run(pod: str, placed: float, ended: float, outcome: str) -> Run:
+        made = Run(namespace="d", pod=pod, uid=f"{pod}{placed}", job="Job/d/j", submitted=0.0, placed=placed, node="n")
+        return msgspec.structs.replace(made, ended=ended, outcome=outcome)
+
+    stopped, done = "Evicted", "Succeeded"
+    attempts = [run("p", 0, 100, stopped), run("q", 0, 90, stopped), run("p", 150, 350, done), run("q", 150, 340, done)]
+    table = queries.jobs_table(attempts)
+    [row] = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    assert (row["wait_s"], row["run_s"], row["evictions"], row["outcome"]) == (0.0, 300.0, 2, "Succeeded")
+
+
+def test_victims_were_evicted_however_they_ended() -> None:
+    tracker = Tracker()
+    lost = worker("a", "ann")
+    uid = lost.metadata.uid
+    placed = Place(unit="u", pods=(PlacedPod(namespace="default", name="a", uid=uid, node="n1"),))
+    evicted = Evict(unit="v", victims=(Victim(namespace="default", name="a", uid=uid, node="n1"),))
+    tracker.step(Step(now=T, units_max=None, events=[ev.PodSeen(lost)], decisions=[placed]))
+    tracker.step(Step(now=T + 5, units_max=None, events=[], decisions=[evicted]))
+    tracker.step(Step(now=T + 9, units_max=None, events=[ev.PodSeen(with_node(lost, "n1", "Failed"))], decisions=[]))
+    assert [(run.outcome, run.ended) for run in tracker.take()] == [("Evicted", T + 9)]

@@ -9,12 +9,14 @@ import pytest
 
 from muster.engine import checkpoint as checkpoints
 from muster.engine import events as ev
+from muster.history.queries import recent_runs, runs, segments_table
+from muster.history.reader import Finding
 from muster.history.recorder import HistoryLimits, Recorder
 from muster.history.recording import Recorded
 from muster.history.records import Action, SegmentName
 from muster.history.replaying import replay
 from muster.history.retention import superfluous
-from muster.history.segments import Sink
+from muster.history.segments import MAGIC, SegmentDamaged, Sink
 from muster.history.stores import DirectoryStore, Stored
 from tests.engine.building import node, pod
 from tests.history.recording import NEVER, Ticking, log_at, make_engine, maker, recording
@@ -62,6 +64,8 @@ class Stuck(DirectoryStore):
         self.gate = threading.Event()
         self.gate.set()
         self.error: OSError | None = None
+        self.is_full = False
+        """Names can be made, and nothing else."""
 
     def create(self, name: SegmentName) -> Sink:
         if self.error is not None:
@@ -73,6 +77,8 @@ class Stuck(DirectoryStore):
                 store.gate.wait()
                 if store.error is not None:
                     raise store.error
+                if store.is_full:
+                    raise OSError(28, "No space left on device")
                 sink.write(data)
 
             def sync(self) -> None:
@@ -151,6 +157,103 @@ def test_a_store_that_fails_is_tried_again_later(tmp_path: Path) -> None:
     assert len(outcome.findings) >= 2
 
 
+def test_a_segment_that_can_not_be_begun_leaves_nothing_behind(tmp_path: Path) -> None:
+    """The disk is full when the file is there already: neither it nor its descriptor stays."""
+    store, clock = Stuck(tmp_path), Ticking()
+    recorder = Recorder(store, clock=clock, limits=HistoryLimits(block_bytes=1, retry_s=1.0, retry_s_max=1.0))
+    recorded = Recorded(make_engine(), recorder, make_engine)
+    recorded.step([ev.NodeSeen(node("n1", cpu="64"))], 0.0)
+    recorder.flush()
+    opened = len(list(Path("/proc/self/fd").iterdir()))
+    store.is_full = True
+    for n in range(5):
+        recorded.step(_pods(n, 1), float(n))
+        recorder.flush()
+        clock.now += 2.0
+        recorded.renew_if_due()
+        recorder.flush()
+    assert [name.sequence for name in log_at(tmp_path).names] == [1]
+    assert len(list(Path("/proc/self/fd").iterdir())) < opened
+    store.is_full = False
+    recorded.step(_pods(5, 1), 6.0)
+    recorder.flush()
+    clock.now += 2.0
+    assert recorded.renew_if_due()
+    recorder.close()
+    outcome = replay(log_at(tmp_path), maker())
+    assert outcome.is_equal
+    assert [name.sequence for name in log_at(tmp_path).names] == [1, 2]
+    assert not any("are missing" in finding.text for finding in outcome.findings), "steps are, and no segment is"
+
+
+def test_a_segment_without_a_beginning_stops_no_reader(tmp_path: Path) -> None:
+    """As a kill between the name and the header leaves it, or a power cut: what else is there can be read."""
+    with recording(tmp_path) as recorder:
+        recorded = Recorded(make_engine(), recorder, make_engine)
+        recorded.step([ev.NodeSeen(node("n1", cpu="64")), *_pods(0, 3)], 0.0)
+    for n, data in enumerate((b"", MAGIC[:7], MAGIC, MAGIC + b"H")):
+        (tmp_path / str(SegmentName("20200101T000000Z", 1, "0123456789abcdef", n + 1))).write_bytes(data)
+    outcome = replay(log_at(tmp_path), maker())
+    assert (outcome.is_equal, outcome.steps, outcome.decisions) == (True, 1, 3)
+    assert ["no whole header" in finding.text for finding in outcome.findings] == [True] * 4
+    assert not any(finding.is_loss for finding in outcome.findings)
+    told: list[Finding] = []
+    assert len(list(runs(log_at(tmp_path), note=told.append))) == 3
+    assert len(told) == 4
+    assert [row[-1][:24] for row in segments_table(log_at(tmp_path)).rows[:4]] == ["there is no whole header"] * 4  # type: ignore[index]
+
+
+def test_a_damaged_segment_is_left_out_of_answers_and_said(tmp_path: Path) -> None:
+    """Answers go on behind it; who asks without a way to be told gets the error."""
+    with recording(tmp_path) as recorder:
+        recorded = Recorded(make_engine(), recorder, make_engine)
+        for n in range(3):
+            recorded.step([ev.NodeSeen(node("n1", cpu="64")), *_pods(n, 1)], float(n))
+            recorder.flush()
+            kept = checkpoints.take(recorded.engine)
+            recorded.engine = checkpoints.restore(kept, make_engine())
+            recorder.rotate(kept)
+    log = log_at(tmp_path)
+    path = tmp_path / str(log.names[1])
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 1
+    path.write_bytes(data)
+    told: list[Finding] = []
+    assert {run.pod for run in runs(log, note=told.append)} == {"p0", "p1", "p2"}
+    assert [(one.segment, "is damaged: the checksum" in one.text) for one in told] == [(path.name, True)]
+    assert {run.name for run in recent_runs(log, 9.0)} == set(), "none has ended, and nothing was raised"
+    with pytest.raises(SegmentDamaged, match=path.name):
+        list(runs(log))
+    with pytest.raises(SegmentDamaged, match=rf"{path.name}: frame \d+ at byte"):
+        replay(log, maker())
+
+
+def test_a_clock_that_is_set_back(tmp_path: Path) -> None:
+    """Neither the order of segments nor the next try waits for the time that was."""
+    store, clock = Stuck(tmp_path), Ticking()
+    recorder = Recorder(store, clock=clock, limits=HistoryLimits(block_bytes=1, retry_s=10.0))
+    recorded = Recorded(make_engine(), recorder, make_engine)
+    recorded.step([ev.NodeSeen(node("n1", cpu="64"))], 0.0)
+    recorder.flush()
+    for _ in range(2):
+        clock.now -= 86_400.0
+        kept = checkpoints.take(recorded.engine)
+        recorded.engine = checkpoints.restore(kept, make_engine())
+        recorder.rotate(kept)
+    recorder.flush()
+    assert [name.sequence for name in log_at(tmp_path).names] == [1, 2, 3]
+    assert log_at(tmp_path).gaps() == []
+    store.error = OSError(28, "No space left on device")
+    recorded.step(_pods(0, 1), 1.0)
+    recorder.flush()
+    recorded.step(_pods(1, 1), 2.0)
+    store.error = None
+    was_due = recorder.is_due
+    clock.now -= 86_400.0
+    assert (was_due, recorder.is_due) == (False, True)
+    recorder.close()
+
+
 def test_a_checkpoint_larger_than_everything_does_no_harm(tmp_path: Path) -> None:
     """Neither the buffer nor the size of a segment is about it: the log goes on, and does not begin anew at every step."""
     limits = HistoryLimits(segment_bytes_max=200, buffer_bytes_max=10_000, block_bytes=1, flush_s=60.0)
@@ -178,6 +281,69 @@ def test_actions_wait_for_a_segment(tmp_path: Path) -> None:
     log = log_at(tmp_path)
     with log.open(log.names[0]) as segment:
         assert [action.name for action in segment.actions()] == ["early", "late"]
+
+
+def did(name: str) -> Action:
+    return Action(1.0, "ann", "create", "jobs.muster.dev", "default", name)
+
+
+def acts_in(path: Path) -> list[list[str]]:
+    """By segment: on what somebody acted."""
+    log = log_at(path)
+    found = []
+    for name in log.names:
+        with log.open(name) as segment:
+            found.append([action.name for action in segment.actions()])
+    return found
+
+
+def test_who_stands_by_keeps_actions_too(tmp_path: Path) -> None:
+    """A leader's log and what another process saw meanwhile: the one is not disturbed by the other."""
+    clock = Ticking()
+    with recording(tmp_path, NEVER, clock) as leader, recording(tmp_path, HistoryLimits(segment_s_max=100.0), clock) as other:
+        other.stand_by("second")
+        recorded = Recorded(make_engine(), leader, make_engine)
+        recorded.step([ev.NodeSeen(node("n1", cpu="64")), *_pods(0, 2)], clock.now)
+        clock.now += 1
+        other.action(did("a"))
+        other.action(did("b"))
+        assert other.flush()
+        assert acts_in(tmp_path)[1] == ["a", "b"], "without a term of its own"
+        clock.now += 100
+        other.action(did("c"))
+        clock.now += 1
+        recorded.step(_pods(2, 1), clock.now)
+        leader.finish()
+        clock.now += 1
+        succeeding = Recorded(make_engine(), other, make_engine, epoch=1)
+        other.action(did("d"))
+        succeeding.step([ev.NodeSeen(node("n1", cpu="64")), *_pods(0, 3)], clock.now)
+        other.finish()
+        clock.now += 1
+        other.action(did("e"))
+    assert acts_in(tmp_path) == [[], ["a", "b"], ["c"], ["d"], ["e"]]
+    log = log_at(tmp_path)
+    assert not log.gaps()
+    outcome = replay(log, maker())
+    assert outcome.is_equal
+    assert (outcome.steps, outcome.findings) == (3, ())
+    assert [run.pod for run in runs(log)] == ["p0", "p1", "p2"], "still there, for whoever reads all segments in turn"
+    assert {run.ended for run in runs(log)} == {None}
+
+
+def test_who_stands_by_goes_on_after_its_store_failed(tmp_path: Path) -> None:
+    clock, store = Ticking(), Stuck(tmp_path)
+    recorder = Recorder(store, clock=clock, limits=HistoryLimits(flush_s=60.0, retry_s=10.0))
+    recorder.stand_by("second")
+    store.error = OSError(5, "Input/output error")
+    recorder.action(did("lost"))
+    recorder.flush()
+    store.error = None
+    recorder.action(did("waits"))
+    clock.now += 10
+    recorder.action(did("b"))
+    recorder.close()
+    assert acts_in(tmp_path) == [["waits", "b"]]
 
 
 def test_a_step_that_can_not_be_encoded_is_counted(tmp_path: Path) -> None:
@@ -228,11 +394,17 @@ def _stored(ages_s: list[float], size: int = 10) -> list[Stored]:
         pytest.param(HistoryLimits(keep_segments_max=3), 2, id="by number, with one to come"),
         pytest.param(HistoryLimits(keep_bytes_max=30, segment_bytes_max=10), 2, id="by size, with one to come"),
         pytest.param(HistoryLimits(keep_bytes_max=1, segment_bytes_max=10), 4, id="nothing fits"),
+        pytest.param(HistoryLimits(keep_s_max=250.0, segment_s_max=100.0), 1, id="one ends where the next begins"),
     ],
 )
 def test_retention(limits: HistoryLimits, gone: int) -> None:
     segments = _stored([400.0, 300.0, 200.0, 100.0])
     assert superfluous(segments, limits, 1e9) == [one.name for one in segments[:gone]]
+
+
+def test_a_clock_that_jumps_ahead_takes_nothing_with_it() -> None:
+    segments = _stored([400.0, 300.0, 200.0, 100.0])
+    assert superfluous(segments, HistoryLimits(keep_s_max=10_000.0, segment_s_max=1_000.0), 2e9) == []
 
 
 def test_old_segments_go(tmp_path: Path) -> None:

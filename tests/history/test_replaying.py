@@ -99,6 +99,7 @@ SIZES = {"gang-1000": (100, 4_000), "anti-affinity": (60, 150), "gang-64": (30, 
 """Nodes and pods, where the usual ones are too few or too slow."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", scenario_names())
 def test_scenarios_replay(name: str, tmp_path: Path) -> None:
     nodes, pods = SIZES.get(name, (30, 300))

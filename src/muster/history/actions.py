@@ -1,7 +1,9 @@
 """Which requests to the server are acts of people that history keeps, and how: who submitted, commanded, changed what.
 
-Taken from the entries of the audit log. Reads and dry runs are left out, and so is the routine of nodes: heartbeats,
-measurements, the status of the pods that they run. Bodies and tokens are in no entry, so they are not here either. Pure.
+Taken from the entries of the audit log, or, where the API server is a cluster's, of what its webhook sees (`server.webhook`):
+the same entries, with code 0 for what was let pass, as a webhook is not told how a request ends. Reads and dry runs are left
+out, and so is the routine of machines: heartbeats and measurements of nodes, the status of the pods that they run, questions,
+and what the controllers of a cluster do. Bodies and tokens are in no entry, so they are not here either. Pure.
 """
 
 from __future__ import annotations
@@ -13,8 +15,25 @@ from muster.history.records import Action
 from muster.objects.time import parse_time
 
 _VERBS = frozenset({"create", "update", "patch", "delete", "deletecollection"})
-_ROUTINE = frozenset({"events", "leases", "nodemetrics", "tokenreviews", "subjectaccessreviews", "selfsubjectaccessreviews"})
-_NODE = "system:node:"
+_ROUTINE = frozenset(
+    {
+        "events",
+        "leases",
+        "nodemetrics",
+        "scheduleexplanations",
+        "tokenreviews",
+        "subjectaccessreviews",
+        "selfsubjectaccessreviews",
+    }
+)
+_MACHINES = (
+    "system:node:",
+    "system:serviceaccount:kube-system:",
+    "system:kube-controller-manager",
+    "system:kube-scheduler",
+    "system:apiserver",
+)
+_ACCOUNT = "system:serviceaccount:"
 _TEXT_MAX = 512
 
 
@@ -26,8 +45,10 @@ def action_of(entry: Mapping[str, Any]) -> Action | None:
     if "dryRun=" in str(entry.get("uri", "")):
         return None
     user, resource = str(entry.get("user", "")), str(about.get("resource", ""))
-    if resource in _ROUTINE or user.startswith(_NODE):
+    if resource in _ROUTINE or user.startswith(_MACHINES):
         return None
+    if resource == "pods" and entry.get("verb") in ("patch", "update") and user.startswith(_ACCOUNT):
+        return None  # agents and operators, about their own pods
     notes = entry.get("notes")
     notes = notes if isinstance(notes, Mapping) else {}
     group = str(about.get("group", ""))

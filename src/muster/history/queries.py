@@ -6,6 +6,8 @@ before DuckDB. Blocking, single-threaded; reads the log once per question, from 
 
 from __future__ import annotations
 
+import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,9 +17,14 @@ import numpy as np
 
 from muster.engine.decisions import AnyDecision, Evict, Hold, Park, Place, Release
 from muster.engine.facts import RunFacts
-from muster.history.reader import Finding, Log
+from muster.engine.plugins.past_runs import NODE
+from muster.history.reader import Finding, Log, Segment
 from muster.history.records import Action, Step
+from muster.history.segments import SegmentDamaged
 from muster.history.tracking import Run, Tracker
+from muster.objects.amounts import amount_text, unit_of
+
+logger = logging.getLogger(__name__)
 
 Value = str | int | float | bool | None
 
@@ -59,26 +66,37 @@ Note = Callable[[Finding], None]
 
 
 def _read(log: Log, wanted: Wanted, tracker: Tracker | None = None, note: Note | None = None) -> Iterator[Step | Action]:
-    """The records of the part that is asked for; a tracker sees everything from its beginning on."""
+    """The records of the part that is asked for; a tracker sees everything from its beginning on. Of a segment that is damaged
+    what stands before the damage counts, and the next one begins anew, if there is a `note` to be told; else SegmentDamaged."""
     for name in log.between(wanted.start, wanted.stop):
-        with log.open(name) as segment:
-            if not segment.is_usable:
-                continue
-            if tracker is not None:
-                kept = segment.checkpoint()
-                if kept is not None and wanted.stop is not None and kept.now > wanted.stop:
-                    continue
-                tracker.segment(segment.header, kept)
-            for record in segment.records():
-                at = record.now if isinstance(record, Step) else record.at
-                if wanted.stop is not None and at > wanted.stop:
-                    continue
-                if tracker is not None and isinstance(record, Step):
-                    tracker.step(record)
-                if wanted.start is None or at >= wanted.start:
-                    yield record
-            for finding in segment.findings if note is not None else ():
-                note(finding)  # type: ignore[misc]
+        try:
+            with log.open(name) as segment:
+                yield from _read_one(segment, wanted, tracker)
+                for finding in segment.findings if note is not None else ():
+                    note(finding)  # type: ignore[misc]
+        except SegmentDamaged as error:
+            if note is None:
+                raise
+            note(Finding(str(name), str(error).removeprefix(f"{name}: ")))
+
+
+def _read_one(segment: Segment, wanted: Wanted, tracker: Tracker | None) -> Iterator[Step | Action]:
+    if not segment.is_usable:
+        segment.findings.append(Finding(segment.name, segment.nothing_in_it, is_loss=False))
+        return
+    if tracker is not None:
+        kept = segment.checkpoint()
+        if kept is not None and wanted.stop is not None and kept.now > wanted.stop:
+            return
+        tracker.segment(segment.header, kept)
+    for record in segment.records():
+        at = record.now if isinstance(record, Step) else record.at
+        if wanted.stop is not None and at > wanted.stop:
+            continue
+        if tracker is not None and isinstance(record, Step):
+            tracker.step(record)
+        if wanted.start is None or at >= wanted.start:
+            yield record
 
 
 def runs(log: Log, wanted: Wanted = ALL, note: Note | None = None) -> Iterator[Run]:
@@ -90,10 +108,10 @@ def runs(log: Log, wanted: Wanted = ALL, note: Note | None = None) -> Iterator[R
     yield from filter(wanted.takes, tracker.finish())
 
 
-def past_runs(log: Log, wanted: Wanted = ALL) -> Iterator[RunFacts]:
-    """Runs that ended well, oldest first, as the engine takes them in (`events.RunsSeen`)."""
-    for run in runs(log, wanted):
-        if run.outcome == "Succeeded" and run.run_s is not None and run.ended is not None:
+def past_runs(log: Log, wanted: Wanted = ALL, note: Note | None = None) -> Iterator[RunFacts]:
+    """Runs that ended well or failed, oldest first, as the engine takes them in (`events.RunsSeen`)."""
+    for run in runs(log, wanted, note):
+        if run.outcome in ("Succeeded", "Failed") and run.run_s is not None and run.ended is not None:
             yield RunFacts(
                 user=run.user,
                 group=run.group,
@@ -103,14 +121,22 @@ def past_runs(log: Log, wanted: Wanted = ALL) -> Iterator[RunFacts]:
                 ended=run.ended,
                 requests=dict(run.requests),
                 used={name: round(amount) for name, amount in run.used_max.items()},
+                labels={NODE: run.node} if run.node else {},
+                failed=run.outcome == "Failed",
             )
 
 
 def recent_runs(log: Log, until: float, *, segments_max: int = 8, runs_max: int = 5_000) -> list[RunFacts]:
-    """The last of `past_runs` from before `until`, from the newest segments only: what predictions begin with."""
+    """The last of `past_runs` from before `until`, from the newest segments only: what predictions begin with. What is damaged
+    is left out, and said in the program's log."""
     names = log.names[-segments_max:]
     wanted = Wanted(start=names[0].instant if names else None, stop=until)
-    return list(deque(past_runs(log, wanted), maxlen=runs_max))
+    return list(deque(past_runs(log, wanted, _logged), maxlen=runs_max))
+
+
+def _logged(finding: Finding) -> None:
+    if not finding.is_open:
+        logger.warning("predictions begin without a part of the decision log: %s: %s", finding.segment, finding.text)
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------------
@@ -130,12 +156,17 @@ def _run_row(run: Run) -> tuple[Value, ...]:
     return (
         run.job, run.user, run.group, run.queue, run.type, run.namespace, run.pod, run.node, run.outcome,
         run.submitted, run.placed, run.started, run.ended, run.wait_s, run.run_s,
-        _amounts(run.requests), _amounts(run.used_mean), _amounts(run.used_max), _amounts(run.reasons_s), run.score,
+        _written(run.requests), _written(run.used_mean), _written(run.used_max), _amounts(run.reasons_s), run.score,
     )  # fmt: skip
 
 
 def _amounts(amounts: Mapping[str, int | float]) -> str:
-    return ",".join(f"{name}={amount:.15g}" for name, amount in sorted(amounts.items()))
+    return ",".join(f"{name}={amount:.6g}" for name, amount in sorted(amounts.items()))
+
+
+def _written(amounts: Mapping[str, int | float]) -> str:
+    """As manifests have them: `cpu=500m,memory=4Gi`."""
+    return ",".join(f"{name}={amount_text(name, round(amount))}" for name, amount in sorted(amounts.items()))
 
 
 def running_at(found: Iterable[Run], instant: float) -> Iterator[Run]:
@@ -171,9 +202,18 @@ def _job_row(job: str, pods: Sequence[Run]) -> tuple[Value, ...]:
         job, first.user, first.group, first.queue, first.type, len({run.pod for run in pods}), ",".join(nodes), _outcome(pods),
         submitted, placed, ended,
         max(placed - submitted, 0.0) if placed is not None and submitted is not None else None,
-        max(ended - placed, 0.0) if placed is not None and ended is not None else None,
+        _ran_s(pods) if placed is not None and ended is not None else None,
         sum(run.outcome == "Evicted" for run in pods),
     )  # fmt: skip
+
+
+def _ran_s(pods: Sequence[Run]) -> float:
+    """How long any of them had a node: attempts together, without the time between them."""
+    found, until = 0.0, -math.inf
+    for begin, end in sorted((run.placed, run.ended) for run in pods if run.placed is not None and run.ended is not None):
+        found += max(end - max(begin, until), 0.0)
+        until = max(until, end)
+    return found
 
 
 def _outcome(pods: Sequence[Run]) -> str:
@@ -212,20 +252,25 @@ def _figures(values: Any) -> tuple[Value, ...]:
     return len(values), float(values.mean()), *points, float(values.max())
 
 
-USE_COLUMNS = ("resource", "runs", "requested", "used_mean", "used_max", "used_share", "resource_hours")
+USE_COLUMNS = ("resource", "unit", "runs", "requested", "used_mean", "used_max", "used_share", "resource_hours")
+_UNITS: Mapping[str, tuple[str, float]] = {"milli": ("cores", 1000.0), "bytes": ("GiB", float(1 << 30)), "bps": ("bit/s", 1.0)}
+"""What amounts are told in, by how the engine counts them, and how many of its units that is."""
 
 
 def use_table(found: Iterable[Run], by: str) -> Table:
-    """What was asked for and what was used of it, per run on average, and resource-hours asked for. Runs that nobody measured
-    count only for what they asked for."""
-    rows: dict[tuple[str, str], list[tuple[float, float | None, float | None, float]]] = {}
+    """What was asked for and what was used of it, per run on average, and for how many hours it was asked for: core-hours,
+    GiB-hours. Runs that nobody measured count only for what they asked for."""
+    rows: dict[tuple[str, str, str], list[tuple[float, float | None, float | None, float]]] = {}
     for run in found:
         if run.outcome == "Waiting" or not run.node:
             continue
         hours = (run.run_s or 0.0) / 3600
         for resource, asked in run.requests.items():
-            mean, most = run.used_mean.get(resource), run.used_max.get(resource)
-            rows.setdefault((str(getattr(run, by)), resource), []).append((float(asked), mean, most, asked * hours))
+            unit, per = _UNITS.get(unit_of(resource), ("", 1.0))
+            mean, most = (
+                None if one is None else one / per for one in (run.used_mean.get(resource), run.used_max.get(resource))
+            )
+            rows.setdefault((str(getattr(run, by)), resource, unit), []).append((asked / per, mean, most, asked / per * hours))
     return Table((by, *USE_COLUMNS), [(*key, *_use(values)) for key, values in sorted(rows.items())])
 
 
@@ -272,7 +317,7 @@ ACTION_COLUMNS = ("at", "user", "verb", "resource", "namespace", "name", "subres
 
 
 def actions(log: Log, wanted: Wanted = ALL, note: Note | None = None) -> Iterator[tuple[Value, ...]]:
-    """Rows of ACTION_COLUMNS, in order."""
+    """Rows of ACTION_COLUMNS, segment by segment, and in order in each."""
     for one in _read(log, wanted, note=note):
         if isinstance(one, Action):
             is_wanted = not wanted.user or wanted.user == one.user
@@ -288,8 +333,6 @@ SEGMENT_COLUMNS = ("segment", "began", "holder", "epoch", "term", "sequence", "b
 
 def segments_table(log: Log) -> Table:
     """One row per segment, whole or not: reads all of the log."""
-    from muster.history.segments import SegmentDamaged
-
     rows: list[tuple[Value, ...]] = []
     sizes = {one.name: one.size_bytes for one in log.store.segments()}
     for name in log.names:
@@ -301,12 +344,14 @@ def segments_table(log: Log) -> Table:
                     steps += isinstance(record, Step)
                     acted += isinstance(record, Action)
                 state = "; ".join(finding.text for finding in segment.findings) or "whole"
+                if not segment.is_usable:
+                    state = segment.nothing_in_it
         except SegmentDamaged as error:
             term = ("", name.epoch, name.term, name.sequence)
             rows.append((str(name), name.instant, *term, sizes.get(name, 0), steps, acted, str(error)))
             continue
-        term = (header.holder, header.epoch, header.term, header.sequence)
-        rows.append((str(name), header.began, *term, sizes.get(name, 0), steps, acted, state))
+        term = (header.holder, name.epoch, name.term, name.sequence)
+        rows.append((str(name), header.began or name.instant, *term, sizes.get(name, 0), steps, acted, state))
     return Table(SEGMENT_COLUMNS, rows)
 
 

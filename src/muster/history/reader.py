@@ -56,6 +56,14 @@ class Segment:
         """False when its writer was killed before the checkpoint was whole: then there is nothing in it."""
         return not self.header.has_checkpoint or self._reader.checkpoint() is not None
 
+    @property
+    def nothing_in_it(self) -> str:
+        """Why, while it is not `is_usable`."""
+        torn = self._reader.torn
+        if self._reader.has_begun or torn is None:
+            return "its writer was killed before it had a beginning: it has no steps"
+        return f"there is no whole header ({torn.bytes_cut} bytes): its writer was killed, or its disk was full, as it began"
+
     def records(self) -> Iterator[Record]:
         steps = 0
         for record in self._reader.records():

@@ -4,6 +4,9 @@ Concurrency: `begin`, `step`, `action`, `rotate`, `finish` are called from the s
 what they do is encode and append to a buffer. One thread of the recorder's own compresses, writes, syncs, opens and retires
 segments. `flush` and `close` wait for it.
 
+A process that does not lead has no steps, but what people do may be seen there all the same (every replica answers webhooks).
+After `stand_by` that is kept too: in segments of its own (`Header.is_aside`), which end when its term begins.
+
 Invariants:
 - at most `buffer_bytes_max` encoded bytes wait, and one checkpoint. When more comes than can be written, or the store fails,
   the segment ends there, the steps that follow are counted as lost, and as soon as the store has caught up a new segment begins
@@ -108,15 +111,19 @@ class Recorder:
         self._lost = 0
         self._why_lost = ""
         self._failures = 0
-        self._retry_at = 0.0
+        self._gave_up_at = self._retry_at = 0.0
         self._failed = ""
         """Set by the thread: why it could not write."""
+        self._begun = ("", 0)
+        """Term and number of the last segment that was really begun, by the thread."""
         self._written = 0
         """Bytes of the segment, by the thread."""
         self._begun_bytes = 0
         """So many of them are its beginning: header and checkpoint."""
         self._is_busy = self._is_stopping = False
         self._thread: threading.Thread | None = None
+        self._bystander: str | None = None
+        """Who keeps actions outside of terms as well; None: they wait for the next term."""
 
     # -- the scheduler's side ----------------------------------------------------------------------------------------------
 
@@ -125,26 +132,31 @@ class Recorder:
         """Why nothing is recorded, while that is so."""
         return "" if self._header is None or self._is_open else self._why_lost
 
+    @property
+    def is_recording(self) -> bool:
+        """Whether the segment that steps go into is there: not only hoped for, as right after a failure."""
+        header = self._header
+        return header is not None and self._is_open and self._begun == (header.term, header.sequence)
+
     def begin(
         self, *, epoch: int = 0, holder: str = "", configuration: Mapping[str, Any] | None = None, order: str = ""
     ) -> None:
         """A term begins, with an empty engine."""
         self.finish()
+        header = self._first(holder, epoch)
+        self._failures, self._lost, self._why_lost = 0, 0, ""
+        self._open(msgspec.structs.replace(header, configuration=configuration, order=order), None)
+
+    def _first(self, holder: str, epoch: int) -> Header:
         began = self._clock()
         digest = hashlib.blake2b(f"{holder} {epoch} {began!r} {id(self)}".encode(), digest_size=8).hexdigest()
-        header = Header(
-            schema=SCHEMA,
-            muster=__version__,
-            numpy=np.__version__,
-            holder=holder,
-            epoch=epoch,
-            term=digest,
-            began=began,
-            configuration=configuration,
-            order=order,
+        return Header(
+            schema=SCHEMA, muster=__version__, numpy=np.__version__, holder=holder, epoch=epoch, term=digest, began=began
         )
-        self._failures, self._lost, self._why_lost = 0, 0, ""
-        self._open(header, None)
+
+    def stand_by(self, holder: str) -> None:
+        """Keep actions also while this process does not lead."""
+        self._bystander = holder
 
     def step(
         self,
@@ -178,11 +190,24 @@ class Recorder:
     def action(self, action: Action) -> None:
         """Something that somebody did; of a time without a segment it waits for the next one."""
         data = records.encode(action)
+        if self._bystander is not None and (self._header is None or self._header.is_aside):
+            self._keep_aside(self._bystander, self._header)
         if not self._is_open or self._buffered + len(data) > self.limits.buffer_bytes_max:
             self._waiting_actions.append(data)
             return
         self._actions += 1
         self._add(data, 0)
+
+    def _keep_aside(self, holder: str, header: Header | None) -> None:
+        """Have a segment for actions alone, unless its store has just failed."""
+        if self._failed:
+            self._give_up("")
+        if header is None:
+            self._open(msgspec.structs.replace(self._first(holder, 0), is_aside=True), None)
+        elif self._is_beyond(header, 1.0) if self._is_open else self._clock() >= self._retry_at:
+            if self._is_open:
+                self._seal("rotated")
+            self._open(msgspec.structs.replace(header, sequence=header.sequence + 1, began=self._clock()), None)
 
     @property
     def is_due(self) -> bool:
@@ -194,7 +219,9 @@ class Recorder:
             self._give_up("")
         if self._is_open:
             return self._is_beyond(self._header, 1.0)
-        return self._buffered == 0 and not self._queue and self._clock() >= self._retry_at
+        # A clock that was set back would have it wait for the time that was.
+        now = self._clock()
+        return self._buffered == 0 and not self._queue and not self._gave_up_at <= now < self._retry_at
 
     @property
     def is_pressing(self) -> bool:
@@ -216,13 +243,16 @@ class Recorder:
         except _NOT_ENCODED as error:
             self._give_up(f"a checkpoint could not be encoded: {error}")
             return
-        if self._is_open:
+        is_begun = self._is_open
+        if is_begun:
             self._seal("rotated")
             self._failures = 0
         header = msgspec.structs.replace(
             self._header,
-            sequence=self._header.sequence + 1,
-            began=self._clock(),
+            # One that could not be begun is none: its number goes to the next.
+            sequence=self._header.sequence + (is_begun or self._begun == (self._header.term, self._header.sequence)),
+            # By their names segments sort by their beginnings, also while the clock is set back.
+            began=max(self._clock(), self._header.began),
             configuration=checkpoint.configuration,
             has_checkpoint=True,
             steps_lost=self._lost,
@@ -305,7 +335,8 @@ class Recorder:
             self._seal("overrun" if why == "overrun" else f"failed: {self._why_lost}")
         self._failures += 1
         wait_s = min(self.limits.retry_s * 2 ** min(self._failures - 1, 20), self.limits.retry_s_max)
-        self._retry_at = self._clock() + (0.0 if why == "overrun" else wait_s)
+        self._gave_up_at = self._clock()
+        self._retry_at = self._gave_up_at + (0.0 if why == "overrun" else wait_s)
         RECORDING.set(0)
         log.warning("decisions are not recorded until the log at %s begins anew: %s", self.store.where, self._why_lost)
 
@@ -351,8 +382,9 @@ class Recorder:
                     writer.abandon()
                 retired = retire(self.store, self.limits, self._clock())
                 SEGMENTS.labels("retired").inc(retired)
-                writer, before = SegmentWriter(self.store.create(SegmentName.of(header)), header, checkpoint), 0
+                writer, before = self._begin(header, checkpoint), 0
                 SEGMENTS.labels("begun").inc()
+                self._begun = (header.term, header.sequence)
                 self._begun_bytes = writer.size_bytes
             case _Block(parts=parts, size=size, steps=steps):
                 if writer is None:
@@ -370,6 +402,20 @@ class Recorder:
             BYTES.inc(writer.size_bytes - before)
             self._written = writer.size_bytes
         return writer
+
+    def _begin(self, header: Header, checkpoint: bytes | None) -> SegmentWriter:
+        """What can't be begun leaves nothing behind: a disk that is full is tried again and again."""
+        name = SegmentName.of(header)
+        sink = self.store.create(name)
+        try:
+            return SegmentWriter(sink, header, checkpoint)
+        except BaseException:
+            for undo in (sink.close, lambda: self.store.remove(name)):
+                try:
+                    undo()
+                except Exception as second:  # noqa: BLE001 - it failed already
+                    log.debug("the segment %s could not be taken back: %s", name, second)
+            raise
 
     def _done(self, size: int) -> None:
         with self._changed:

@@ -33,6 +33,10 @@ class Recorded:
     def trouble(self) -> str:
         return self._recorder.trouble
 
+    @property
+    def is_recording(self) -> bool:
+        return self._recorder.is_recording
+
     def renew_if_due(self) -> bool:
         """Go over to the next segment, and to the engine that it begins with, when it is time; whether it was."""
         if not self._recorder.is_due or (self.engine.has_work and not self._recorder.is_pressing):

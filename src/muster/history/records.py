@@ -44,6 +44,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Otherwise the engine was empty, and all that it came to know is in the steps."""
     order: str = ""
     """What ranked the waiting work, if anything did."""
+    is_aside: bool = False
+    """Of a process that did not lead: it has what people did there, and no steps."""
     steps_lost: int = 0
     """Steps between the end of the last segment and this one that were not recorded; `why_lost` says why."""
     why_lost: str = ""
@@ -61,7 +63,7 @@ class Step(msgspec.Struct, frozen=True, tag=1, array_like=True):
 
 
 class Action(msgspec.Struct, frozen=True, tag=2, array_like=True):
-    """Something that somebody asked the server for, from its audit log."""
+    """Something that somebody asked the server for, from its audit log, or from what a cluster's API server asked a webhook."""
 
     at: float
     user: str
@@ -72,6 +74,7 @@ class Action(msgspec.Struct, frozen=True, tag=2, array_like=True):
     name: str = ""
     subresource: str = ""
     code: int = 0
+    """0: it was let pass, and nobody said how it ended."""
     note: str = ""
 
 
@@ -89,7 +92,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     steps_lost: int = 0
 
 
-_NAME = re.compile(r"(\d{8}T\d{6}Z)-e(\d{1,12})-([0-9a-f]{16})-(\d{6})\.mlog")
+_NAME = re.compile(r"([0-9]{8}T[0-9]{6}Z)-e([0-9]{10,12})-([0-9a-f]{16})-([0-9]{6,9})\.mlog")
 
 
 class SegmentName(msgspec.Struct, frozen=True, order=True):
@@ -122,7 +125,8 @@ class SegmentName(msgspec.Struct, frozen=True, order=True):
             name.instant  # noqa: B018 - a date that there is
         except ValueError:
             return None
-        return name
+        # What is found by this name must be there when it is opened by it.
+        return name if str(name) == text else None
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -151,7 +151,7 @@ def replay(
         progress.segments += 1
         progress.segment = str(name)
         with log.open(name) as segment:
-            if segment.header.muster != __version__:
+            if segment.is_usable and segment.header.muster != __version__:
                 text = f"was written by muster {segment.header.muster}, and this is {__version__}"
                 findings.append(Finding(str(name), text, is_loss=False))
             difference = _replay_segment(segment, make, stop, progress, watch)
@@ -166,11 +166,11 @@ def replay(
 def _replay_segment(
     segment: Segment, make: MakeEngine, stop: float | None, progress: Progress, watch: Watch | None
 ) -> Difference | None:
+    if segment.header.is_aside:
+        return None
     engine = begin(segment, make)
     if engine is None:
-        segment.findings.append(
-            Finding(segment.name, "its writer was killed before it had a beginning: it has no steps", False)
-        )
+        segment.findings.append(Finding(segment.name, segment.nothing_in_it, is_loss=False))
         return None
     for number, step in enumerate(segment.steps(), 1):
         if stop is not None and step.now > stop:

@@ -18,8 +18,10 @@ log = logging.getLogger(__name__)
 def superfluous(segments: Sequence[Stored], limits: HistoryLimits, now: float) -> list[SegmentName]:
     """Names of segments to remove, from all that there are in order. Room is left for one more. Pure.
 
-    A segment is as old as the beginning of the next one, up to which it may reach; the last one is never too old.
+    A segment is as old as the beginning of the next one, up to which it may reach; the last one is never too old. Time goes on
+    from the last one by no more than a segment may last: a clock that has jumped ahead does not take all that there is with it.
     """
+    now = min(now, segments[-1].name.instant + limits.segment_s_max) if segments else now
     gone: list[SegmentName] = []
     left, size_bytes = len(segments), sum(one.size_bytes for one in segments)
     ends = [*(one.name.instant for one in segments[1:]), now]

@@ -10,11 +10,12 @@
 | E | the end, msgpack; always the last frame |
 
 Written once, from front to back, and never changed. So a process that is killed leaves a segment that is whole up to some frame
-and torn in the next one: that is cut, and said (`Torn`). Everything else that does not fit is damage (`SegmentDamaged`), named
-with file, frame and place, and nothing behind it is believed.
+and torn in the next one: that is cut, and said (`Torn`). One that was killed before its header was written, or whose disk was
+full by then, leaves a segment that is torn before it began (`has_begun`). Everything else that does not fit is damage
+(`SegmentDamaged`), named with file, frame and place, and nothing behind it is believed.
 
-Blocking. A `SegmentWriter` belongs to one thread. Bounded: a frame is at most FRAME_BYTES_MAX, and never unpacked beyond what
-it says of itself.
+Blocking. A `SegmentWriter` belongs to one thread. Bounded: a frame is at most FRAME_BYTES_MAX, a checkpoint at most
+CHECKPOINT_BYTES_MAX, and neither is unpacked beyond what it says of itself.
 """
 
 from __future__ import annotations
@@ -34,9 +35,11 @@ _FRAME = struct.Struct("<BIIII")
 _CRC = struct.Struct("<I")
 HEADER_LEN = _FRAME.size + _CRC.size
 _LENGTH = struct.Struct("<I")
-FRAME_BYTES_MAX = 512 * 1024 * 1024
-"""A frame that claims more, packed or unpacked, is damaged."""
+FRAME_BYTES_MAX = 128 * 1024 * 1024
+"""A frame that claims more, packed or unpacked, is damaged. More than the recorder ever holds back (`buffer_bytes_max`)."""
 CHECKPOINT_PIECE_BYTES = 4 * 1024 * 1024
+CHECKPOINT_BYTES_MAX = 1024 * 1024 * 1024
+"""All its pieces together."""
 LEVEL = 1
 """Of zlib: what comes out is a fifth larger than at the default level, in a third of the time."""
 HEADER, PIECE, LAST_PIECE, BLOCK, END = (ord(letter) for letter in "HCDBE")
@@ -65,6 +68,8 @@ class SegmentWriter:
         self.steps = self.actions = 0
         self._put(MAGIC + self._frame(HEADER, data := records.encode(header), data))
         if checkpoint is not None:
+            if len(checkpoint) > CHECKPOINT_BYTES_MAX:
+                raise ValueError(f"a checkpoint of {len(checkpoint):,} bytes; the most is {CHECKPOINT_BYTES_MAX:,}")
             pieces = [checkpoint[i : i + CHECKPOINT_PIECE_BYTES] for i in range(0, len(checkpoint), CHECKPOINT_PIECE_BYTES)]
             for piece in pieces[:-1]:
                 self._put(self._frame(PIECE, piece, zlib.compress(piece, LEVEL)))
@@ -125,10 +130,14 @@ class SegmentReader:
         self._at = 0
         self._next: Frame | None = None
         self._frames = self._read_frames()
+        self._checkpoint: bytes | None = None
+        self._has_read_checkpoint = False
         first = next(self._frames, None)
+        self.has_begun = first is not None
+        """False when its writer got no further than its name: there is no header, and nothing else."""
         if first is None:
-            cut = self.torn or Torn(0, 0)
-            raise SegmentDamaged(f"{name}: there is no whole header ({cut.bytes_cut} bytes); nothing of it can be used")
+            self.header = Header(schema=records.SCHEMA, muster="", has_checkpoint=True)
+            return
         if first.kind != HEADER:
             raise self._damaged(first.number, first.at, f"the first frame is of kind {chr(first.kind)}, not a header")
         self._check_schema(first)
@@ -136,19 +145,22 @@ class SegmentReader:
             self.header = records.decode_header(first.raw)
         except (msgspec.DecodeError, ValueError) as error:
             raise self._damaged(first.number, first.at, f"the header can't be read: {error}") from None
-        self._checkpoint: bytes | None = None
-        self._has_read_checkpoint = False
 
     def checkpoint(self) -> bytes | None:
         """The checkpoint's bytes; None when the segment has none, or it was never written whole (`torn` says so)."""
         if not self._has_read_checkpoint:
             self._has_read_checkpoint = True
             pieces: list[bytes] = []
+            size_bytes = 0
             for frame in self._frames:
                 if frame.kind not in (PIECE, LAST_PIECE):
                     self._next = frame
                     break
                 pieces.append(frame.raw)
+                size_bytes += len(frame.raw)
+                if size_bytes > CHECKPOINT_BYTES_MAX:
+                    what = f"the checkpoint has more than {CHECKPOINT_BYTES_MAX:,} bytes up to here"
+                    raise self._damaged(frame.number, frame.at, what)
                 if frame.kind == LAST_PIECE:
                     self._checkpoint = b"".join(pieces)
                     break

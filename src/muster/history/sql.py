@@ -21,6 +21,9 @@ _TEXT, _NUMBER, _WHOLE = "VARCHAR", "DOUBLE", "BIGINT"
 _NUMBERS = frozenset({"submitted", "placed", "started", "ended", "wait_s", "run_s", "score", "at"})
 _WHOLES = frozenset({"pods", "evictions", "code"})
 TABLES = ("runs", "jobs", "decisions", "actions")
+ROWS_MAX = 1_000_000
+MEMORY_MAX = "2GB"
+_READS = frozenset({"SELECT", "EXPLAIN"})
 
 
 class SqlUnusable(Exception):
@@ -45,11 +48,18 @@ def query(log: Log, text: str, wanted: Wanted = queries.ALL, note: queries.Note 
             if name in text.lower():
                 _load(database, Path(directory) / f"{name}.ndjson", name, *make())
         database.execute("SET enable_external_access = false")
+        database.execute(f"SET memory_limit = '{MEMORY_MAX}'")
         database.execute("SET lock_configuration = true")
         try:
+            statements = database.extract_statements(text)
+            if len(statements) != 1 or statements[0].type.name not in _READS:
+                raise SqlUnusable(f"{text[:80]!r} is not one SELECT; write one, over the tables {', '.join(TABLES)}")
             answer = database.execute(text)
             columns = tuple(str(column[0]) for column in answer.description or ())
-            return Table(columns, [tuple(map(_plain, row)) for row in answer.fetchall()])
+            rows = answer.fetchmany(ROWS_MAX + 1)
+            if len(rows) > ROWS_MAX:
+                raise SqlUnusable(f"more than {ROWS_MAX:,} rows come out; add a condition, or LIMIT")
+            return Table(columns, [tuple(map(_plain, row)) for row in rows])
         except duckdb.Error as error:
             raise SqlUnusable(f"{error}; the tables are {', '.join(TABLES)}") from error
 

@@ -11,8 +11,10 @@ Blocking; safe to use from several threads, a `Sink` from one. OSError for whate
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -80,8 +82,10 @@ class DirectoryStore:
             with os.scandir(self.path) as entries:
                 for entry in entries:
                     name = SegmentName.parse(entry.name)
-                    if name is not None and entry.is_file():
-                        found.append(Stored(name, entry.stat().st_size))
+                    # One that another leader removes meanwhile is not there.
+                    with contextlib.suppress(FileNotFoundError):
+                        if name is not None and entry.is_file():
+                            found.append(Stored(name, entry.stat().st_size))
         except FileNotFoundError:
             return []
         return sorted(found)
@@ -100,11 +104,15 @@ class DirectoryStore:
 class _FileSink:
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            os.fsync(folder)  # the name is to outlive a power cut too
-        finally:
-            os.close(folder)
+            folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(folder)  # the name is to outlive a power cut too
+            finally:
+                os.close(folder)
+        except BaseException:
+            self.close()
+            raise
 
     def write(self, data: bytes) -> None:
         view = memoryview(data)
@@ -148,29 +156,46 @@ class ObjectStore:
         self._fs.invalidate_cache()
         found: dict[SegmentName, int] = {}
         try:
-            parts: dict[str, Any] = self._fs.find(self._root, detail=True)
+            with _as_os_error(self._root):
+                parts: dict[str, Any] = self._fs.find(self._root, detail=True)
         except FileNotFoundError:
             return []
         for path, about in parts.items():
-            name = SegmentName.parse(path.rstrip("/").split("/")[-2]) if "/" in path else None
-            if name is not None:
+            folder, _, part = path.lstrip("/").removeprefix(f"{self._root}/".lstrip("/")).partition("/")
+            name = SegmentName.parse(folder)
+            if name is not None and part and "/" not in part:
                 found[name] = found.get(name, 0) + int(about.get("size") or 0)
         return sorted(Stored(name, size) for name, size in found.items())
 
     def create(self, name: SegmentName) -> Sink:
         folder = f"{self._root}/{name}"
-        if self._fs.exists(f"{folder}/{0:06}"):
+        with _as_os_error(folder):
+            is_there = self._fs.exists(f"{folder}/{0:06}")
+        if is_there:
             raise FileExistsError(f"{folder}: there is a segment of that name already")
         return _PartsSink(self._fs, folder)
 
     def open(self, name: SegmentName) -> BinaryIO:
-        parts = sorted(self._fs.find(f"{self._root}/{name}"))
+        with _as_os_error(f"{self._root}/{name}"):
+            parts = sorted(self._fs.find(f"{self._root}/{name}"))
         if not parts:
             raise FileNotFoundError(f"{self._url}/{name}: there is no such segment")
         return io.BufferedReader(_Parts(self._fs, parts))
 
     def remove(self, name: SegmentName) -> None:
-        self._fs.rm(f"{self._root}/{name}", recursive=True)
+        with _as_os_error(f"{self._root}/{name}"), contextlib.suppress(FileNotFoundError):
+            self._fs.rm(f"{self._root}/{name}", recursive=True)
+
+
+@contextlib.contextmanager
+def _as_os_error(path: str) -> Iterator[None]:
+    """Each store has errors of its own."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(f"{path}: {type(error).__name__}: {error}") from error
 
 
 class _PartsSink:
@@ -192,13 +217,9 @@ class _PartsSink:
         if self._number >= _PARTS_MAX:
             raise OSError(f"{self._folder}: more than {_PARTS_MAX:,} parts")
         path = f"{self._folder}/{self._number:06}"
-        try:
+        with _as_os_error(path):
             self._fs.makedirs(self._folder, exist_ok=True)
             self._fs.pipe_file(path, b"".join(self._waiting))
-        except OSError:
-            raise
-        except Exception as error:  # each store has errors of its own
-            raise OSError(f"{path}: {type(error).__name__}: {error}") from error
         self._number += 1
         self._waiting, self._size = [], 0
 
@@ -222,7 +243,8 @@ class _Parts(io.RawIOBase):
             path = self._parts[self._number]
             if not path.endswith(f"/{self._number:06}"):
                 raise OSError(f"{path}: part {self._number} of the segment is missing")
-            self._data = memoryview(self._fs.cat_file(path))
+            with _as_os_error(path):
+                self._data = memoryview(self._fs.cat_file(path))
             self._number += 1
         count = min(len(buffer), len(self._data))
         buffer[:count] = self._data[:count]

@@ -78,6 +78,12 @@ class Tracker:
         self._reason: dict[str, tuple[str, float]] = {}
         """By uid: what it waits for, since when."""
         self._victims: set[str] = set()
+        self._over: set[str] = set()
+        """Pods that have ended and are still there: they change and go, and that is no run."""
+        self._groups: dict[str, str] = {}
+        """By user."""
+        self._defaults: set[str] = set()
+        """Queues that take work that names none."""
         self._unconfirmed: set[str] | None = None
         """Pods from before this term that it has not shown yet."""
         self._now = 0.0
@@ -91,6 +97,8 @@ class Tracker:
 
     def segment(self, header: Header, kept: Checkpoint | None) -> None:
         """A segment begins."""
+        if header.is_aside:
+            return
         self._confirm(header.began)
         if kept is None:
             if header.sequence == 1:
@@ -98,9 +106,12 @@ class Tracker:
             return
         self._now = max(self._now, kept.now)
         listed = {event.pod.metadata.uid for event in kept.events if isinstance(event, ev.PodSeen)}
+        self._over &= listed
         for event in kept.events:
             if isinstance(event, ev.PodSeen):
                 self._see(event.pod)
+            else:
+                self._learn(event)
         for pod in kept.pods:
             if (run := self.open.get(pod.uid)) is not None and pod.node and not run.node:
                 run.node, run.outcome = pod.node, RUNNING
@@ -114,11 +125,12 @@ class Tracker:
                 case ev.PodSeen(pod=pod):
                     self._see(pod)
                 case ev.PodGone(uid=uid):
+                    self._over.discard(uid)
                     self._end(uid, EVICTED if uid in self._victims else GONE, self._now)
                 case ev.NodeMetricSeen(metric=metric):
                     self._measure(metric)
                 case _:
-                    pass
+                    self._learn(event)
         for decision in step.decisions:
             self._decided(decision, step.factors)
 
@@ -128,9 +140,29 @@ class Tracker:
         yield from self.take()
         for run in self.open.values():
             self._add_reason(run, self._now)
+            self._fill_in(run)
             yield run
 
     # -- inside --------------------------------------------------------------------------------------------------------------
+
+    def _learn(self, event: ev.AnyEvent) -> None:
+        """Who is in which group, and where work goes that names no queue."""
+        match event:
+            case ev.UserSeen(user=user):
+                self._groups[user.metadata.name] = user.spec.group
+            case ev.QueueSeen(queue=queue) if queue.spec.is_default:
+                self._defaults.add(queue.metadata.name)
+            case ev.QueueSeen(queue=queue):
+                self._defaults.discard(queue.metadata.name)
+            case ev.QueueGone(name=name):
+                self._defaults.discard(name)
+            case _:
+                pass
+
+    def _fill_in(self, run: Run) -> None:
+        """What the pod left unsaid, as it was when the run ended. Users who are gone are still known by their last group."""
+        run.group = run.group or self._groups.get(run.user, "")
+        run.queue = run.queue or min(self._defaults, default="")
 
     def _confirm(self, at: float) -> None:
         """What a new leader never showed had ended before it came."""
@@ -144,9 +176,11 @@ class Tracker:
         if self._unconfirmed is not None:
             self._unconfirmed.discard(meta.uid)
         if run is None:
-            if pod.is_finished and not pod.spec.node_name:
+            if meta.uid in self._over or (pod.is_finished and not pod.spec.node_name):
                 return
             run = self._meet(pod)
+        elif run.outcome == WAITING:
+            run.queue = work_of(pod).queue  # it may have been moved
         node = pod.spec.node_name
         if node and not pod.is_finished:
             if run.outcome == WAITING:
@@ -158,7 +192,9 @@ class Tracker:
             run.started = _instant(pod.status.start_time)
         if pod.is_finished:
             run.node = run.node or node
-            self._end(meta.uid, pod.status.phase, self._now if pod.ended is None else min(pod.ended, self._now))
+            outcome = EVICTED if meta.uid in self._victims and pod.status.phase == "Failed" else pod.status.phase
+            self._end(meta.uid, outcome, self._now if pod.ended is None else min(pod.ended, self._now))
+            self._over.add(meta.uid)
 
     def _meet(self, pod: PodFacts) -> Run:
         meta, work = pod.metadata, work_of(pod)
@@ -235,6 +271,7 @@ class Tracker:
         if self._by_key.get((run.namespace, run.pod)) is run:
             del self._by_key[run.namespace, run.pod]
         self._add_reason(run, at)
+        self._fill_in(run)
         run.ended, run.outcome = at, outcome
         self._ended.append(run)
 
