@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 import msgspec
@@ -14,6 +14,8 @@ from muster.bench.scenario import load_scenario, scenario_names
 if TYPE_CHECKING:
     from muster.bench.api import Measured
     from muster.bench.lines import On
+    from muster.bench.queues_embedded_process import QueuesEmbeddedLine
+    from muster.bench.queues_process import QueuesLine
     from muster.bench.suite import Task
 
 API = "api"
@@ -27,7 +29,9 @@ _AGENT_ABOUT = "Short tasks started and reaped on one node, by runtime, beside b
 HISTORY = "history"
 _HISTORY_ABOUT = "What recording every step costs the engine: its rate with the decision log to its rate without, in turn."
 QUEUES = "queues"
-_QUEUES_ABOUT = "Workloads in 30 and in 1,000 queues admitted by policy on simulated nodes, on which they run and end."
+_QUEUES_ABOUT = (
+    "Workloads in 30 and in 1,000 queues admitted by policy on simulated nodes: engine alone, or Jobs from end to end."
+)
 _OWN = (API, JOBS, AGENT, HISTORY, QUEUES)
 _PLACES = ("engine", "embedded", "kubernetes")
 
@@ -52,7 +56,7 @@ def list_scenarios() -> None:
     "places",
     type=click.Choice(_PLACES),
     multiple=True,
-    help="Where pods are scheduled; may be given several times. Default: engine, and with all: everywhere.",
+    help="Where pods are scheduled (queues: not kubernetes); may be given several times. Default: engine, with all: all.",
 )
 @click.option("--nodes", type=click.IntRange(1, 200_000), help="Nodes. Default: 1000, and with all: several sizes.")
 @click.option("--pods", type=click.IntRange(1, 2_000_000), help="Measured pods. Default: the scenario's own for that size.")
@@ -66,7 +70,11 @@ def list_scenarios() -> None:
     "--rounds", type=click.IntRange(1, 20), default=2, show_default=True, help="Of api: rounds in turn; the best counts."
 )
 @click.option(
-    "--scale", type=click.FloatRange(0.01, 100), default=1.0, show_default=True, help="Of api and agent: factor on operations."
+    "--scale",
+    type=click.FloatRange(0.01, 100),
+    default=1.0,
+    show_default=True,
+    help="Of api and agent: factor on operations; of queues: on workloads.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line on standard output.")
 def run(
@@ -93,7 +101,8 @@ def run(
     if scenario in (HISTORY, "all"):
         _show_history(nodes=nodes, pods=pods, pairs=pairs, seed=seed, as_json=as_json)
     if scenario in (QUEUES, "all"):
-        _show_queues(nodes=nodes, as_json=as_json)
+        where = places or (_EVERYWHERE if scenario == "all" else ("engine",))
+        _show_queues(where, nodes=nodes, scale=scale, as_json=as_json)
     if scenario in _OWN:
         return
     if scenario == "all":
@@ -143,8 +152,11 @@ def _show_jobs(*, seed: int, as_json: bool) -> None:
         click.echo(
             f"{'shape':8}{'jobs':>7}{'tasks':>8}{'succeeded':>11}{'ms per task':>13}{'writes per task':>17}  keys per task"
         )
+    plain: dict[int, jobs.JobLine] = {}
     for shape, count, tasks in jobs.SIZES:
         line = jobs.measure(shape, count, tasks, seed=seed, say=_say)
+        if shape == "many":
+            plain[count] = line
         if as_json:
             sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
             sys.stdout.flush()
@@ -154,6 +166,10 @@ def _show_jobs(*, seed: int, as_json: bool) -> None:
             f"{line.shape:8}{line.jobs:>7,}{line.tasks:>8,}{line.succeeded:>11,}{line.cpu_ms_per_task:>13,.1f}"
             f"{line.writes_per_task:>17,.1f}  {keys}"
         )
+        if shape == "accounted" and count in plain:
+            beside = plain[count]
+            time_ratio, writes_ratio = line.cpu_s / beside.cpu_s, line.writes_per_task / beside.writes_per_task
+            click.echo(f"{'':8}with accounting to without: {time_ratio:.2f} in time, {writes_ratio:.2f} in writes")
 
 
 def _show_api(results: Iterable[Measured], *, as_json: bool) -> None:
@@ -175,7 +191,7 @@ def _show_history(*, nodes: int | None, pods: int | None, pairs: int | None, see
     if not as_json:
         click.echo(
             f"{'scenario':12}{'nodes':>7}{'pods':>8}{'plain/s':>10}{'recorded/s':>12}{'ratio':>7}"
-            f"{'CPU':>7}{'bytes/pod':>11}{'rotation ms':>13}"
+            f"{'process':>9}{'CPU':>7}{'bytes/pod':>11}{'rotation ms':>13}"
         )
     for scenario in history.SCENARIOS:
         line = history.measure(
@@ -192,27 +208,53 @@ def _show_history(*, nodes: int | None, pods: int | None, pairs: int | None, see
             continue
         click.echo(
             f"{line.scenario:12}{line.nodes:>7,}{line.pods:>8,}{line.plain_per_s:>10,.0f}{line.recorded_per_s:>12,.0f}"
-            f"{line.ratio:>7.2f}{line.cpu_share:>7.1%}{line.bytes_per_pod:>11,.0f}{line.rotation_ms:>13,.0f}"
+            f"{line.ratio:>7.2f}{line.process_ratio:>9.2f}{line.cpu_share:>7.1%}{line.bytes_per_pod:>11,.0f}{line.rotation_ms:>13,.0f}"
         )
 
 
-def _show_queues(*, nodes: int | None, as_json: bool) -> None:
+def _show_queues(places: Iterable[On], *, nodes: int | None, scale: float, as_json: bool) -> None:
     from muster.bench import queues
 
     if not as_json:
         click.echo(
-            f"{'queues':>7}{'workloads':>11}{'nodes':>7}{'per CPU s':>11}{'steps':>7}{'p50 ms':>8}{'p99 ms':>8}{'max ms':>8}"
+            f"{'on':9}{'queues':>7}{'workloads':>11}{'nodes':>7}{'per s':>8}{'per CPU s':>11}"
+            f"{'small s':>9}{'medium s':>10}{'large s':>9}{'RSS MB':>8}{'writes':>8}  what"
         )
-    for count, per_queue in queues.SIZES:
-        line = queues.measure(count, per_queue, nodes=nodes or queues.DEFAULT_NODES, say=_say)
-        if as_json:
-            sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
-            sys.stdout.flush()
-            continue
-        click.echo(
-            f"{line.queues:>7,}{line.workloads:>11,}{line.nodes:>7,}{line.per_s:>11,.0f}{line.steps:>7,}"
-            f"{line.step_p50_ms:>8,.0f}{line.step_p99_ms:>8,.0f}{line.step_max_ms:>8,.0f}"
-        )
+    for place in places:
+        for count, per_queue in queues.SIZES:
+            number, node_len = max(1, round(per_queue * scale)), nodes or queues.DEFAULT_NODES
+            if place == "engine":
+                _put(queues.measure(count, number, nodes=node_len, say=_say), _engine_row, as_json=as_json)
+            elif place == "embedded":
+                _put(queues.measure_embedded(count, number, nodes=node_len, say=_say), _embedded_row, as_json=as_json)
+
+
+Line = TypeVar("Line", bound=msgspec.Struct)
+
+
+def _put(line: Line, row: Callable[[Line], str], *, as_json: bool) -> None:
+    click.echo(msgspec.json.encode(line).decode() if as_json else row(line))
+    sys.stdout.flush()
+
+
+def _engine_row(line: QueuesLine) -> str:
+    steps = f"{line.steps:,} steps of {line.step_p50_ms:,.0f} ms, the longest {line.step_max_ms:,.0f} ms"
+    return (
+        f"{line.on:9}{line.queues:>7,}{line.workloads:>11,}{line.nodes:>7,}{'-':>8}{line.per_s:>11,.0f}"
+        f"{'-':>9}{'-':>10}{'-':>9}{'-':>8}{'-':>8}  {steps}"
+    )
+
+
+def _embedded_row(line: QueuesEmbeddedLine) -> str:
+    def wait(name: str) -> str:
+        return f"{line.to_admission_s[name]:,.1f}" if name in line.to_admission_s else "-"
+
+    parts = ", ".join(f"{name} {share:.0%}" for name, share in list(line.parts.items())[:6])
+    return (
+        f"{line.on:9}{line.queues:>7,}{line.workloads:>11,}{line.nodes:>7,}{line.per_s:>8,.0f}{line.per_cpu_s:>11,.0f}"
+        f"{wait('small'):>9}{wait('medium'):>10}{wait('large'):>9}{line.rss_peak_mb:>8,.0f}"
+        f"{line.writes_per_workload:>8,.1f}  {parts}"
+    )
 
 
 def _show_agent(*, scale: float, as_json: bool) -> None:

@@ -11,6 +11,8 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +25,8 @@ from muster.engine.configuration import DEFAULT_NAME
 from muster.objects.status import Raw
 
 CHILD_TIMEOUT_S = 3600.0
+_SAID_LEN_MAX = 40
+"""Lines of a child that failed which are shown."""
 _PARTS = ("namespaces", "priority_classes", "nodes", "running", "backlog", "measured")
 
 
@@ -100,14 +104,35 @@ def _run_child(module: str, workload: Workload, say: Say) -> Outcome:
     """`python -m module DIRECTORY` prints an Outcome on its last line; what it says on stderr is passed on."""
     with scratch() as directory:
         write(workload, directory)
-        command = [sys.executable, "-m", module, str(directory)]
-        # One core is what the figures are about: NumPy's own threads would add the second for nothing.
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        done = subprocess.run(command, capture_output=True, timeout=CHILD_TIMEOUT_S, check=False, env=environment)
-    errors = done.stderr.decode(errors="replace")
-    if done.returncode != 0:
-        lines = errors.strip().splitlines() or ["it said nothing"]
-        raise RuntimeError(f"{module} failed with code {done.returncode}: {lines[-1]}\n{errors[-3000:]}")
-    for line in errors.splitlines():
-        say(f"  {line}")
-    return msgspec.json.decode(done.stdout.splitlines()[-1], type=Outcome)
+        return msgspec.json.decode(child_line(module, str(directory), say=say), type=Outcome)
+
+
+def child_line(module: str, *arguments: str, say: Say) -> bytes:
+    """The last line that `python -m module ARGUMENTS` prints. What it says on stderr is passed on as it comes; RuntimeError
+    with the end of it when it fails, or takes longer than CHILD_TIMEOUT_S."""
+    # One core is what the figures are about: NumPy's own threads would add the second for nothing.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    said: deque[str] = deque(maxlen=_SAID_LEN_MAX)
+    command = [sys.executable, "-m", module, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as child:
+        late = threading.Timer(CHILD_TIMEOUT_S, child.kill)
+        answers: list[bytes] = []
+        # What it prints must not fill its pipe while it is still saying something.
+        reading = threading.Thread(target=lambda: answers.append(child.stdout.read() if child.stdout else b""))
+        late.start()
+        reading.start()
+        try:
+            for line in child.stderr or ():
+                said.append(line.decode(errors="replace").rstrip())
+                say(f"  {said[-1]}")
+            reading.join()
+        except BaseException:
+            child.kill()
+            raise
+        finally:
+            late.cancel()
+    if child.returncode != 0 or not answers[0].strip():
+        last = said[-1] if said else "it said nothing"
+        tail = "\n".join(said)
+        raise RuntimeError(f"{module} failed with code {child.returncode}: {last}\n{tail}")
+    return answers[0].splitlines()[-1]

@@ -3,7 +3,8 @@
 Everything but the machines is real: store, controllers, scheduler. Time is virtual, so what is measured is work: processor
 time, keys reconciled and writes. Each size runs in a process of its own, so that none inherits another's heap.
 
-Two shapes: `many` (jobs of a few tasks, all at once), `graph` (one job, its tasks in layers).
+Three shapes: `many` (jobs of a few tasks, all at once), `accounted` (the same, of users with limits, prices and a budget: every
+run is noted in the ledger), `graph` (one job, its tasks in layers).
 """
 
 from __future__ import annotations
@@ -19,18 +20,22 @@ from prometheus_client import REGISTRY
 
 from muster.bench.lines import Say
 from muster.controllers import cluster_controllers
-from muster.objects.labels import KusciaLabel
+from muster.objects.labels import KusciaLabel, Muster
+from muster.objects.meta import labels_of
 from muster.objects.names import KUBERNETES_NAMESPACES
 from muster.objects.status import Raw
+from muster.server.accounting import AccountedPods
 from muster.sim.faults import CALM
 from muster.sim.machine import PodScript
 from muster.sim.workloads import CROSS_DOMAIN, GROUP, app_image, domain, job_task, kuscia_job
 from muster.sim.world import World, simulate
+from muster.store.embedded import EmbeddedStore
 
-Shape = Literal["many", "graph"]
+Shape = Literal["many", "accounted", "graph"]
 SIZES: tuple[tuple[Shape, int, int], ...] = (
-    ("many", 10, 4), ("many", 100, 4), ("many", 1000, 4), ("graph", 1, 100), ("graph", 1, 1000),
+    ("many", 10, 4), ("many", 100, 4), ("accounted", 100, 4), ("many", 1000, 4), ("graph", 1, 100), ("graph", 1, 1000),
 )  # fmt: skip
+USERS = 10
 PARTIES = ("alice", "bob")
 NODES_PER_PARTY = 10
 RUN_S = 20.0
@@ -71,7 +76,23 @@ def manifests(shape: Shape, jobs: int, tasks: int) -> list[Raw]:
             made.append(job_task(f"t{n}", PARTIES, cpu="100m", dependencies=[f"t{(layer - 1) * _LAYER}"] if layer else []))
         return [kuscia_job("graph", made, maxParallelism=_PARALLELISM)]
     chain = [job_task(f"t{n}", PARTIES, cpu="100m", dependencies=[f"t{n - 1}"] if n else []) for n in range(tasks)]
-    return [kuscia_job(f"job-{n}", chain) for n in range(jobs)]
+    found = [kuscia_job(f"job-{n}", chain) for n in range(jobs)]
+    if shape == "accounted":
+        for n, job in enumerate(found):
+            job["metadata"]["labels"] = {Muster.USER: f"user-{n % USERS}"}
+    return found
+
+
+def people() -> list[Raw]:
+    """A group with prices and a budget, and its users; limits that nobody reaches, and that are checked all the same."""
+    most = {"concurrent": {"cpu": 10_000}, "consumption": [{"resource": "cpu", "amount": 1_000_000, "period": "Month"}]}
+    group = {"limits": most, "prices": [{"resource": "cpu", "amount": 1}], "budget": {"amount": 1_000_000}}
+    own = {"group": "lab", "limits": {"concurrent": {"cpu": 1000}, "jobsSubmitted": 1000}}
+    specs = [("UserGroup", "lab", group), *(("User", f"user-{n}", own) for n in range(USERS))]
+    return [
+        {"apiVersion": "muster.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+        for kind, name, spec in specs
+    ]
 
 
 async def _scenario(world: World, work: Sequence[Raw]) -> int:
@@ -85,6 +106,11 @@ async def _scenario(world: World, work: Sequence[Raw]) -> int:
             script_for=lambda _pod: PodScript(run_s=RUN_S),
         )
     await world.create(app_image())
+    if any(labels_of(job) for job in work):
+        assert isinstance(world.store, EmbeddedStore)
+        world.store.admission = AccountedPods()
+        for raw in people():
+            await world.create(raw)
     world.add_manager("controllers", cluster_controllers)
     for job in work:
         await world.create(job)
@@ -99,6 +125,10 @@ async def _scenario(world: World, work: Sequence[Raw]) -> int:
 
     await world.run_until(all_ended, timeout_s=_TIMEOUT_S, every_s=60.0, what="the end of all jobs")
     found = (await world.store.list(resource, CROSS_DOMAIN)).items
+    if any(labels_of(job) for job in work):
+        records = (await world.store.list(await world.store.resource("muster.dev", "UsageRecord"))).items
+        noted = sum(len(record["spec"]["runs"]) for record in records)
+        assert noted == len(PARTIES) * sum(len(job["spec"]["tasks"]) for job in work), f"{noted} runs were noted"
     return sum((job.get("status") or {}).get("phase") == "Succeeded" for job in found)
 
 

@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from muster.bench.lines import percentile
+from muster.bench.queues_workload import NAMESPACE, NODE_AMOUNTS, Class, class_of, queue_manifests, queue_name
 from muster.controllers.long_runs import tune_for_long_runs
 from muster.engine import events as ev
 from muster.engine.configuration import DEFAULT_NAME, default_configuration
@@ -32,27 +33,13 @@ from muster.policy.builtin import builtin_policies
 from muster.policy.order import PolicyOrder
 
 BATCH: Final = 1000
-QUEUES_PER_PARENT: Final = 6
-NODE_CPUS: Final = 64
-NAMESPACE: Final = "bench"
-
-
-class Class(msgspec.Struct, frozen=True):
-    """A class of workloads: of every ten, how many are of it."""
-
-    name: str
-    share: int
-    cpus: int
-    runs_s: float
-    level: int
-
-
-CLASSES: Final = (Class("small", 7, 1, 0.2, 50), Class("medium", 2, 5, 0.5, 100), Class("large", 1, 20, 1.0, 200))
+SAY_EVERY_S: Final = 10.0
 
 
 class QueuesLine(msgspec.Struct, kw_only=True):
     """One line of `muster bench run queues --json`."""
 
+    on: str = "engine"
     queues: int
     workloads: int
     nodes: int
@@ -71,7 +58,7 @@ class _Run:
     def __init__(self, queues: int, per_queue: int, nodes: int, policy: str) -> None:
         registry = Registry()
         self._engine = Engine(default_configuration(registry).build(registry), order=PolicyOrder())
-        self._cpu_s = self._skipped_s = 0.0
+        self._cpu_s = self._skipped_s = self._said_s = 0.0
         self._ends: list[tuple[float, str]] = []
         self._running: dict[str, tuple[float, str]] = {}
         self._runs_s: dict[str, float] = {}
@@ -84,7 +71,7 @@ class _Run:
         self._load(queues, nodes, policy)
         for number in range(per_queue):
             for queue in range(queues):
-                self._add(queue, number, number % 10)
+                self._add(queue, number)
         self._line = QueuesLine(
             queues=queues,
             workloads=self._count,
@@ -100,22 +87,16 @@ class _Run:
         )
 
     def _load(self, queues: int, nodes: int, policy: str) -> None:
-        """Not timed: nodes, the policy and the queues. A parent's queues together may use twice their share of the cluster."""
+        """Not timed: nodes, the policy and the queues."""
         made: list[ev.AnyEvent] = [ev.NodeSeen(_node(number)) for number in range(nodes)]
         made.append(ev.PolicySeen(msgspec.convert(builtin_policies()[policy], PolicyFacts)))
-        parents = -(-queues // QUEUES_PER_PARENT)
-        most = max(2 * nodes * NODE_CPUS // parents, 2 * max(each.cpus for each in CLASSES))
-        made += [ev.QueueSeen(_queue(f"team-{number}", policy, "", most)) for number in range(parents)]
-        made += [
-            ev.QueueSeen(_queue(f"queue-{number}", policy, f"team-{number // QUEUES_PER_PARENT}", most))
-            for number in range(queues)
-        ]
+        made += [ev.QueueSeen(msgspec.convert(raw, QueueFacts)) for raw in queue_manifests(queues, nodes, policy)]
         for batch in _batches(made):
             self._engine.step(batch, 0.0)
 
-    def _add(self, queue: int, number: int, turn: int) -> None:
-        kind = next(each for at, each in enumerate(CLASSES) if turn < sum(one.share for one in CLASSES[: at + 1]))
-        pod = _pod(f"q{queue}-{kind.name}-{number}", f"queue-{queue}", kind)
+    def _add(self, queue: int, number: int) -> None:
+        kind = class_of(queue, number)
+        pod = _pod(f"q{queue}-{kind.name}-{number}", queue_name(queue), kind)
         self._pods[pod.metadata.uid] = pod
         self._runs_s[pod.metadata.uid] = kind.runs_s
 
@@ -133,6 +114,9 @@ class _Run:
                 self._skipped_s += max(self._ends[0][0] - self._now, 0.0)
                 continue
             self._step(events)
+            if self._cpu_s - self._said_s >= SAY_EVERY_S:
+                self._said_s = self._cpu_s
+                print(f"{self._cpu_s:.0f} s of CPU: {len(self._admitted):,} admitted", file=sys.stderr, flush=True)
         steps = [1e3 * taken_s for taken_s in self._steps]
         return msgspec.structs.replace(
             self._line,
@@ -196,16 +180,9 @@ def _batches(events: Sequence[ev.AnyEvent]) -> Iterator[Sequence[ev.AnyEvent]]:
 
 
 def _node(number: int) -> NodeFacts:
-    amounts = {"cpu": str(NODE_CPUS), "memory": "256Gi", "pods": "250"}
     name = f"node-{number}"
-    raw = {"metadata": {"name": name, "uid": name}, "status": {"capacity": amounts, "allocatable": amounts}}
+    raw = {"metadata": {"name": name, "uid": name}, "status": {"capacity": NODE_AMOUNTS, "allocatable": NODE_AMOUNTS}}
     return msgspec.convert(raw, NodeFacts)
-
-
-def _queue(name: str, policy: str, parent: str, cpus: int) -> QueueFacts:
-    limits = {"concurrent": {"cpu": str(cpus)}}
-    raw = {"metadata": {"name": name}, "spec": {"policy": policy, "parent": parent, "limits": limits}}
-    return msgspec.convert(raw, QueueFacts)
 
 
 def _pod(name: str, queue: str, kind: Class) -> PodFacts:

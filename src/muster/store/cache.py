@@ -181,6 +181,13 @@ class Cache:
             raise LookupError(f"no index {index!r}; there are {', '.join(self._indexes)}")
         return sorted((self._objects[key] for key in values.get(value, ())), key=_key_of)
 
+    def index_len(self, index: str, value: str) -> int:
+        """How many objects `by_index` would give, without looking at any. LookupError as there."""
+        values = self._indexes.get(index)
+        if values is None:
+            raise LookupError(f"no index {index!r}; there are {', '.join(self._indexes)}")
+        return len(values.get(value, ()))
+
     def add_index(self, name: str, function: IndexFunction) -> None:
         """Index also what is there already. The same function again changes nothing; another one is refused."""
         known = self._functions.get(name)

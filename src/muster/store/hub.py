@@ -1,8 +1,8 @@
 """The informers of one store, shared between all who read the same kind.
 
 Concurrency: used on the store's event loop; each informer is a task of its own (see `muster.store.informer`).
-Invariant: one watch per (kind, namespace, selectors), however many controllers ask; those that keep a view
-only have one per view.
+Invariant: one watch per (kind, namespace, selectors), however many controllers ask. Those that keep a view only have one per
+view, unless the store is in this process: keeping its own bytes costs nothing there, and each further cache would.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from muster.objects.view import View
 from muster.store.cache import IndexFunction, Keep
 from muster.store.contract import Store
+from muster.store.encoded import EncodedReads
 from muster.store.informer import Informer, InformerLimits
 
 
@@ -43,6 +44,8 @@ class InformerHub:
         indexes: Mapping[str, IndexFunction] | None = None,
     ) -> Informer:
         """NotFound when the store does not serve the kind. Ask for all views and indexes before `start` where you can."""
+        if keep == "nothing" and isinstance(self._store, EncodedReads):
+            keep = "bytes"
         own = view if keep == "nothing" else None
         identity = (group, kind, namespace, label_selector, field_selector, keep == "nothing", own)
         informer = self._informers.get(identity)

@@ -236,7 +236,7 @@ class KubernetesStore:
                 )
             except Conflict as error:
                 # The server tries a few times by itself; under many writers that is not enough.
-                if attempt == CONFLICT_RETRIES_MAX or error.causes or _names_version(patch):
+                if attempt == CONFLICT_RETRIES_MAX or error.causes or _names_version(patch) or _is_of_another(error):
                     raise
             await asyncio.sleep(backoff_s(self.client.transport.limits.retry, attempt, self.client.transport.spread()) / 4)
 
@@ -324,3 +324,8 @@ def _names_version(patch: Raw | Sequence[Raw]) -> bool:
         metadata = patch.get("metadata")
         return isinstance(metadata, Mapping) and bool(metadata.get("resourceVersion"))
     return any(isinstance(step, Mapping) and step.get("path") == "/metadata/resourceVersion" for step in patch)
+
+
+def _is_of_another(error: Conflict) -> bool:
+    """Whether the patch is for an object of that name with another UID: no further try can help."""
+    return "UID in precondition" in error.message

@@ -4,17 +4,19 @@
 - `server`: the same behind Muster's own API server, through HTTP and the client;
 - `kubernetes`: a real kube-apiserver, through the same client.
 
-A shared real cluster has other tenants, controllers at work and slow cleaning: so every test names its own namespace and
-objects, looks only at those, and where something happens in its own time waits for the event that says so.
+The server is shared by the tests of a file. A shared real cluster has other tenants, controllers at work and slow cleaning. So
+every test names its own namespace and objects, looks only at those, and where something happens in its own time waits for the
+event that says so.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import aiohttp
 import pytest
@@ -23,11 +25,10 @@ from muster.bench.kubernetes import ControlPlane
 from muster.client import ApiClient
 from muster.objects.status import ApiError
 from muster.objects.time import wall_clock
-from muster.server.config import ServerConfig
-from muster.server.run import Server
 from muster.store.contract import Store
 from muster.store.embedded import EmbeddedStore
 from muster.store.kubernetes import KubernetesStore
+from tests.server.running import RunningServer, running
 
 
 class Backend(NamedTuple):
@@ -38,6 +39,12 @@ class Backend(NamedTuple):
     """Whether a controller counts the pods of disruption budgets into their status."""
 
 
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    with running(tmp_path_factory.mktemp("server") / "data") as made:
+        yield made
+
+
 @pytest.fixture(params=["embedded", "in-memory", "server", pytest.param("kubernetes", marks=pytest.mark.kubernetes)])
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
     async with contextlib.AsyncExitStack() as stack:
@@ -45,10 +52,8 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
             plane: ControlPlane = request.getfixturevalue("kubernetes")
             made = Backend(await _connected(plane.kubeconfig_path), _etcd_compaction(plane.etcd_port), keeps_budgets=True)
         elif request.param == "server":
-            server = Server(ServerConfig(data_dir=tmp_path / "data", port=0))
-            await server.start()
-            stack.push_async_callback(server.stop)
-            made = Backend(await _connected(server.kubeconfig_path), _compaction(server.store))
+            shared: RunningServer = request.getfixturevalue("shared_server")
+            made = Backend(await _connected(shared.server.kubeconfig_path), _compaction_there(shared))
         else:
             in_memory = request.param == "in-memory"
             path = None if in_memory else tmp_path / "store"
@@ -78,9 +83,16 @@ async def _connected(kubeconfig: Path) -> KubernetesStore:
     return KubernetesStore(await ApiClient.from_kubeconfig(kubeconfig))
 
 
-def _compaction(store: EmbeddedStore) -> Callable[[str], Awaitable[None]]:
+def _compaction(store: EmbeddedStore) -> Callable[[str], Coroutine[Any, Any, None]]:
     async def forget(version: str) -> None:
         store.compact(version)
+
+    return forget
+
+
+def _compaction_there(shared: RunningServer) -> Callable[[str], Awaitable[None]]:
+    async def forget(version: str) -> None:
+        await asyncio.to_thread(shared.call, _compaction(shared.server.store)(version))
 
     return forget
 

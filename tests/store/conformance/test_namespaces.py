@@ -44,7 +44,7 @@ async def test_custom_kinds_go_too(store: Store, namespace: str) -> None:
         await gone(store, namespaces, namespace, None)
 
 
-async def test_nothing_new_comes_in_while_it_goes(store: Store, namespace: str) -> None:
+async def test_while_it_goes_nothing_new_comes_in_and_it_says_what_keeps_it(store: Store, namespace: str) -> None:
     namespaces, maps = await store.resource("", "Namespace"), await store.resource("", "ConfigMap")
     await store.create(maps, config_map("held", finalizers=["example.com/hold"]), namespace)
     await store.delete(namespaces, namespace)
@@ -54,14 +54,6 @@ async def test_nothing_new_comes_in_while_it_goes(store: Store, namespace: str) 
     await until(store, maps, "held", namespace, lambda raw: bool(raw["metadata"].get("deletionTimestamp")))
     there = await store.get(namespaces, namespace)
     assert there["status"]["phase"] == "Terminating"
-    await store.patch(maps, "held", {"metadata": {"finalizers": None}}, namespace)
-    await gone(store, namespaces, namespace, None)
-
-
-async def test_it_says_what_keeps_it(store: Store, namespace: str) -> None:
-    namespaces, maps = await store.resource("", "Namespace"), await store.resource("", "ConfigMap")
-    await store.create(maps, config_map("held", finalizers=["example.com/hold"]), namespace)
-    await store.delete(namespaces, namespace)
 
     def says_so(raw: dict[str, object]) -> bool:
         conditions = raw["status"].get("conditions") or []  # type: ignore[attr-defined]

@@ -19,6 +19,7 @@ from muster.objects.resources import Resource
 from muster.objects.status import ApiError, BadRequest, Raw
 from muster.store.contract import PatchType, WriteOptions
 from muster.store.embedded import EmbeddedStore
+from tests.counts import examples
 from tests.store.embedded.support import (
     BUDGETS,
     CONFIG_MAPS,
@@ -145,7 +146,7 @@ async def try_everything(store: EmbeddedStore, resource: Resource, obj: Raw, oth
 
 
 @pytest.mark.parametrize(("resource", "template"), TEMPLATES, ids=[resource.kind for resource, _ in TEMPLATES])
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=30)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=examples(10))
 @given(data=st.data())
 def test_spoiled_objects(resource: Resource, template: Raw, data: st.DataObject) -> None:
     obj = data.draw(spoiled(template))

@@ -58,9 +58,9 @@ class Steps:
             monkeypatch.setattr(shaping, name, self._counted(name, getattr(shaping, name)))
 
     def _counted(self, name: str, step: Any) -> Any:
-        def counted(*args: Any) -> Any:
+        def counted(*args: Any, **options: Any) -> Any:
             self.taken.append(name)
-            return step(*args)
+            return step(*args, **options)
 
         return counted
 

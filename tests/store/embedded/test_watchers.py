@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from muster.objects.status import BadRequest, Expired, Timeout
+from muster.objects.status import AlreadyExists, BadRequest, Expired, NotFound, Timeout
 from muster.store.contract import EventType
 from muster.store.embedded import EmbeddedStore, Limits
 from muster.store.embedded.records import Event
-from tests.store.embedded.support import CONFIG_MAPS, SECRETS, config_map, open_store
+from tests.store.embedded.support import CONFIG_MAPS, PODS, SECRETS, config_map, open_store, pod
 
 
 async def write(store: EmbeddedStore, *names: str, **metadata: Any) -> None:
@@ -231,3 +234,91 @@ async def test_history_ends_by_age_and_by_size() -> None:
         await store.create(CONFIG_MAPS, config_map(f"m{n}", {"x": "y" * 1000}), "default")
     assert 10_000 < store.usage().history_bytes <= 20_000
     await store.close()
+
+
+async def test_a_watch_of_one_object_sleeps_through_all_others() -> None:
+    """It reads nothing of them, lags behind nothing, and is not too late when the history has moved on."""
+    store = await open_store(limits=Limits(history_len_max=10))
+    await write(store, "mine")
+    watcher = store.watch_records(CONFIG_MAPS, field_selector="metadata.name=mine", resource_version=store.resource_version)
+    waiting = asyncio.create_task(anext(watcher))
+    await asyncio.sleep(0)
+    await write(store, *(f"m{n:02}" for n in range(50)))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    assert (watcher.lag, store.usage().watch_lag_len) == (0, 0)
+    await store.patch(CONFIG_MAPS, "mine", {"data": {"a": "1"}}, "default")
+    await write(store, "after")
+    assert shown(await waiting) == [("MODIFIED", "mine")]
+    await store.delete(CONFIG_MAPS, "mine", "default")
+    assert shown(await anext(watcher)) == [("DELETED", "mine")]
+    await store.close()
+
+
+@given(
+    steps=st.lists(
+        st.one_of(
+            st.tuples(st.just("bind"), st.integers(0, 5), st.integers(0, 2)),
+            st.tuples(st.just("touch"), st.integers(0, 5), st.just(0)),
+            st.tuples(st.just("delete"), st.integers(0, 5), st.just(0)),
+            st.tuples(st.just("read"), st.just(0), st.integers(0, 2)),
+        ),
+        max_size=30,
+    ),
+    batch_len_max=st.integers(1, 4),
+)
+@settings(max_examples=60, deadline=None)
+def test_watches_of_one_value_see_what_a_filter_of_all_events_lets_through(
+    steps: list[tuple[str, int, int]], batch_len_max: int
+) -> None:
+    """Whenever each of them gets to read: nothing is missed, nothing comes twice, and the order is that of the store."""
+
+    async def scenario() -> None:
+        store = await open_store(limits=Limits(watch_batch_len_max=batch_len_max))
+        start = store.resource_version
+        nodes = [f"n{n}" for n in range(3)]
+        seen: dict[str, list[tuple[str, str, int]]] = {node: [] for node in nodes}
+        watchers = {
+            node: store.watch_records(PODS, field_selector=f"spec.nodeName={node}", resource_version=start) for node in nodes
+        }
+        everything = store.watch_records(PODS, resource_version=start)
+        readers = {node: asyncio.create_task(anext(watcher)) for node, watcher in watchers.items()}
+
+        async def read(node: str) -> bool:
+            for _ in range(5):
+                await asyncio.sleep(0)
+            if not readers[node].done():
+                return False
+            seen[node] += [(e.type.value, e.record.name, e.record.rv) for e in readers[node].result()]
+            readers[node] = asyncio.create_task(anext(watchers[node]))
+            return True
+
+        for act, number, place in steps:
+            name = f"p{number}"
+            if act == "bind":
+                with contextlib.suppress(AlreadyExists):
+                    raw = pod(name)
+                    raw["spec"]["nodeName"] = nodes[place]
+                    await store.create(PODS, raw, "default")
+            elif act == "touch":
+                with contextlib.suppress(NotFound):
+                    await store.patch(PODS, name, {"metadata": {"labels": {"v": store.resource_version}}}, "default")
+            elif act == "delete":
+                with contextlib.suppress(NotFound):
+                    await store.delete(PODS, name, "default", grace_period_s=0)
+            else:
+                await read(nodes[place])
+        for node in nodes:
+            while await read(node):
+                pass
+        expected: dict[str, list[tuple[str, str, int]]] = {node: [] for node in nodes}
+        while everything.lag:
+            for event in await anext(everything):
+                expected[event.record.fields["spec.nodeName"]].append((event.type.value, event.record.name, event.record.rv))
+        assert seen == expected
+        for reader in readers.values():
+            reader.cancel()
+        await asyncio.gather(*readers.values(), return_exceptions=True)
+        await store.close()
+
+    asyncio.run(scenario())

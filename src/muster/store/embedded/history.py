@@ -61,6 +61,10 @@ class History:
         index = position - self._base
         return self._events[index : index + len_max]
 
+    def at(self, position: int) -> Event:
+        """The event at `position`, which is from `first` on and before `end`."""
+        return self._events[position - self._base]
+
     def backwards(self, rv: int) -> Iterator[Event]:
         """Events later than `rv`, the newest first."""
         events = self._events

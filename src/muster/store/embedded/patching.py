@@ -11,7 +11,7 @@ from muster.store.contract import PatchType
 
 
 def patched_with(current: Raw, patch: Raw | Sequence[Raw], patch_type: PatchType, schema: Raw | None) -> Raw:
-    """`current` after a patch of any kind but apply. Neither is changed."""
+    """`current` after a patch of any kind but apply. Neither is changed; a merge patch shares what it leaves alone."""
     if patch_type is PatchType.JSON:
         if isinstance(patch, Mapping):
             raise BadRequest("a JSON patch is a list of operations, not an object; for an object send a merge patch")
@@ -20,7 +20,7 @@ def patched_with(current: Raw, patch: Raw | Sequence[Raw], patch_type: PatchType
         raise BadRequest(f"a {patch_type.value} must be an object, not {type(patch).__name__}")
     if patch_type is PatchType.STRATEGIC:
         return apply_strategic(current, dict(patch), schema)
-    return apply_merge_patch(current, dict(patch))
+    return apply_merge_patch(current, dict(patch), is_shared=True)
 
 
 def applied_part(resource: Resource, config: Raw, subresource: str) -> Raw:

@@ -228,7 +228,10 @@ def advance_generation(resource: Resource, current: Raw, raw: Raw) -> None:
         return
     before = current["metadata"].get("generation") or 0
     ignored = ("metadata", "status", "apiVersion") if resource.has_status else ("metadata", "apiVersion")
-    changed = not same(_outside(current, ignored), _outside(raw, ignored))
+    before_parts, parts = _outside(current, ignored), _outside(raw, ignored)
+    # A write to the status takes the other parts over as they are.
+    is_shared = before_parts.keys() == parts.keys() and all(part is parts[key] for key, part in before_parts.items())
+    changed = not is_shared and not same(before_parts, parts)
     raw["metadata"]["generation"] = before + 1 if changed else (before or 1)
 
 

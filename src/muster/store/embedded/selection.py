@@ -16,7 +16,7 @@ from muster.store.embedded.records import Event, Record, encode
 
 
 class Selection:
-    __slots__ = ("_fields", "_labels", "api_version", "is_everything", "name", "namespace")
+    __slots__ = ("_fields", "_labels", "api_version", "is_everything", "name", "namespace", "topic")
 
     def __init__(self, resource: Resource, namespace: str | None, label_selector: str, field_selector: str) -> None:
         self.namespace = namespace if resource.namespaced else None
@@ -26,6 +26,9 @@ class Selection:
         self.is_everything = self._labels.is_everything and self._fields.is_everything
         self.name = self._fields.exact("metadata.name")
         """The one name that can match, if the selector gives it."""
+        self.topic = self._fields.first_exact()
+        """A field and the value that anything selected has in it, if the selector gives one: what a change must have, before
+        or after it, to be of any concern here."""
 
     def matches(self, record: Record) -> bool:
         """Selectors only; whoever calls this has taken care of the namespace."""

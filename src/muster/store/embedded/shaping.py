@@ -67,7 +67,8 @@ class Shaper:
         structural = served.structural(resource.version)
         self._check_size(resource, raw)
         raw = self._fields(served, resource, raw, context)
-        raw = self._with_defaults(structural, resource, raw, old)
+        is_status = subresource == "status"
+        raw = self._with_defaults(structural, resource, raw, old, is_status=is_status)
         operation: AdmissionOperation = "CREATE" if old is None else "UPDATE"
         request: AdmissionRequest | None = None
         if self.admission is not None:
@@ -76,7 +77,7 @@ class Shaper:
             if changed is not None:
                 raw = _same_object(resource, raw, conform(resource, changed))
                 self._check_size(resource, raw)
-                raw = self._with_defaults(structural, resource, raw, old)
+                raw = self._with_defaults(structural, resource, raw, old, is_status=False)
         of_rules = validate_object(resource, raw, old, subresource)
         causes = _together(structural.validate(raw) if structural is not None else [], of_rules)
         if causes:
@@ -86,13 +87,15 @@ class Shaper:
             await self.admission.validate(request)
         return raw
 
-    def _with_defaults(self, structural: Structural | None, resource: Resource, raw: Raw, old: Raw | None) -> Raw:
+    def _with_defaults(
+        self, structural: Structural | None, resource: Resource, raw: Raw, old: Raw | None, *, is_status: bool
+    ) -> Raw:
         if structural is not None:
             filled = structural.default(raw)
             if filled is not raw:
                 self._check_size(resource, filled)
             raw = filled
-        return apply_defaults(resource, raw, old)
+        return apply_defaults(resource, raw, old, is_status=is_status)
 
     def _check_size(self, resource: Resource, raw: Raw) -> None:
         name = str(raw["metadata"].get("name") or "")

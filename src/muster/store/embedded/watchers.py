@@ -2,6 +2,8 @@
 
 A watcher is a position in its kind's history (`history.py`) and a future while it waits. It has no buffer: one that reads
 slowly falls behind in the shared history, and when what it has not read is compacted it gets Expired and must list again.
+One that is about a single value of a field (`spec.nodeName=n1`) and has read everything sleeps until something of that value
+changes, and goes on from there: it neither reads nor misses what lies between.
 
 On the loop only. One task reads one watcher.
 """
@@ -14,7 +16,7 @@ from typing import Protocol
 
 from muster.objects.status import Expired
 from muster.store.contract import EventType
-from muster.store.embedded.collection import Collection
+from muster.store.embedded.collection import Collection, Waiter
 from muster.store.embedded.records import Event, Record, encode
 from muster.store.embedded.selection import Selection, in_version
 
@@ -50,6 +52,8 @@ class Watcher:
         self._selection = selection
         self._kind = kind
         self._position = position
+        self._found: Sequence[int] = ()
+        """Positions before it that are still to be read: what woke it."""
         self._initial = initial
         self._initial_sent = 0
         self._announce_initial = announce_initial
@@ -59,7 +63,7 @@ class Watcher:
         self._deadline = None if timeout_s is None else self._loop.time() + timeout_s
         self._next_bookmark = self._loop.time() + bookmark_interval_s if bookmark_interval_s else None
         self._timer: asyncio.TimerHandle | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: Waiter | None = None
         self._has_waited = True
         self._is_open = True
 
@@ -69,8 +73,9 @@ class Watcher:
 
     @property
     def lag(self) -> int:
-        """Events of its kind that it has not read yet."""
-        return max(0, self.collection.history.end - self._position)
+        """Events of its kind that it has not read yet. One that sleeps until something concerns it has read all."""
+        is_asleep = self._waiter is not None and not self._waiter.done() and self._selection.topic is not None
+        return 0 if is_asleep else len(self._found) + max(0, self.collection.history.end - self._position)
 
     def __aiter__(self) -> Watcher:
         return self
@@ -112,15 +117,19 @@ class Watcher:
             self._initial = ()
             return [self._bookmark(annotations={"k8s.io/initial-events-end": "true"})]
         history = self.collection.history
-        while self._position < history.end:
-            if self._position < history.first:
+        while self._found or self._position < history.end:
+            if (self._found[0] if self._found else self._position) < history.first:
                 self._close(is_expired=True)
                 raise Expired(
                     f"too old resource version: this watch of {self.collection.id} fell behind the history that is kept; "
                     "list again and watch from there"
                 )
-            events = history.read(self._position, self._batch_len_max)
-            self._position += len(events)
+            if self._found:
+                events = [history.at(position) for position in self._found[: self._batch_len_max]]
+                self._found = self._found[len(events) :]
+            else:
+                events = history.read(self._position, self._batch_len_max)
+                self._position += len(events)
             if self._is_plain:
                 return events
             batch = [seen for event in events if (seen := self._selection.select(event)) is not None]
@@ -130,7 +139,8 @@ class Watcher:
 
     @property
     def _has_read_all(self) -> bool:
-        return self._initial_sent >= len(self._initial) and self._position == self.collection.history.end
+        has_found = self._initial_sent < len(self._initial) or bool(self._found)
+        return not has_found and self._position == self.collection.history.end
 
     @property
     def _is_plain(self) -> bool:
@@ -150,15 +160,20 @@ class Watcher:
         return Event(EventType.BOOKMARK, record, None)
 
     async def _wait(self) -> None:
-        """Until the history grows, the timer fires, or the watcher is closed."""
+        """Until the history grows by something that may concern it, the timer fires, or the watcher is closed. Everything up
+        to the end of the history has been read."""
         self._arm()
-        waiter = self._waiter = self._loop.create_future()
-        self.collection.add_waiter(waiter)
+        topic = self._selection.topic
+        waiter: Waiter = self._loop.create_future()
+        self._waiter = waiter
+        self.collection.add_waiter(waiter, topic)
         try:
-            await waiter
+            found, until = await waiter
+            self._found = [position for position in found if position >= self._position]
+            self._position = max(self._position, until)
         finally:
             self._waiter = None
-            self.collection.remove_waiter(waiter)
+            self.collection.remove_waiter(waiter, topic)
 
     def _arm(self) -> None:
         """One timer for the earlier of deadline and bookmark; it stays armed over any number of waits."""
@@ -170,8 +185,12 @@ class Watcher:
 
     def _on_timer(self) -> None:
         self._timer = None
+        self._release()
+
+    def _release(self) -> None:
+        """Nothing has concerned it up to now: whatever does would have woken it."""
         if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+            self._waiter.set_result(((), self.collection.history.end))
 
     def close(self) -> None:
         """End the watch; a reader that waits gets the end of the iteration."""
@@ -184,6 +203,5 @@ class Watcher:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._release()
         self._source.forget_watcher(self, is_expired=is_expired)

@@ -237,11 +237,15 @@ class Writes:
         record = self._existing(txn, served, resource, key)
         rules.check_preconditions(resource, record, preconditions)
         current = in_version(record, resource.api_version).raw()
+        # All but the status is taken from `current` then, so it may be read once and be part of both.
+        is_shared = patch_type is PatchType.MERGE and subresource == "status"
         patched = patched_with(current, patch, patch_type, served.schema(resource.version))
         raw = rules.conform(resource, patched)
         self._check_same_name(resource, raw, key)
         rules.check_version(resource, raw, record, required=False)
-        return await self._replace(txn, resource, record, raw, context, subresource=subresource)
+        return await self._replace(
+            txn, resource, record, raw, context, subresource=subresource, current=current if is_shared else None
+        )
 
     async def _apply(
         self,
@@ -292,10 +296,12 @@ class Writes:
         *,
         subresource: str,
         is_applied: bool = False,
+        current: Raw | None = None,
     ) -> Result:
-        """Store `raw` over `record`, as far as `subresource` lets it."""
+        """Store `raw` over `record`, as far as `subresource` lets it. `current` is what `record` says, where that is known."""
         served = self._registry.find(resource)
-        current = in_version(record, resource.api_version).raw()
+        if current is None:
+            current = in_version(record, resource.api_version).raw()
         if subresource == "status":
             raw = rules.replace_status(current, raw)
         elif subresource:
