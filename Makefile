@@ -1,9 +1,12 @@
 # The commands of this project. Each does its own set-up; a second run installs and builds nothing.
 SHELL := /bin/bash
 BIN := .venv/bin
-PYTEST := $(BIN)/pytest -q 
-# The tests of a file stay together, in their order, on one of the two workers: some share what is slow to start.
-PARALLEL := -n 2 --dist loadfile
+PYTEST := $(BIN)/pytest -q
+# Compiled once and kept, whatever the environment says: each of the many programs that tests start would compile it all anew.
+export PYTHONDONTWRITEBYTECODE :=
+# The tests of a file stay together, in their order, on one worker: some share what is slow to start. Files come in the order of
+# collection (tests/conftest.py), not those with many tests first.
+PARALLEL := --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup demo test test-fast lint format bench soak clean lock
 
@@ -21,10 +24,10 @@ demo: setup      ## start Muster here and see it work (KEEP=1 leaves it running)
 test: setup      ## the whole suite, with a real Kubernetes (built on first use, about 5 minutes)
 	@tools/agent-tools || echo "make test: the tests that run containers will be skipped (CI: fail)"
 	@tools/kubernetes-assets > /dev/null || echo "make test: the tests marked kubernetes will be skipped (CI: fail)"
-	$(PYTEST) $(PARALLEL)
+	$(PYTEST) -n 3 $(PARALLEL)  # one more than cores: a good part of the whole suite is waiting for programs and clusters
 
 test-fast: setup ## what needs neither Kubernetes nor patience: under 2 minutes
-	$(PYTEST) $(PARALLEL) -m "not slow and not kubernetes and not soak"
+	$(PYTEST) -n 2 $(PARALLEL) -m "not slow and not kubernetes and not soak"
 
 lint: setup      ## ruff, mypy --strict, the layers of the house
 	$(BIN)/ruff format --check src tests tools
@@ -43,7 +46,7 @@ bench: setup     ## every scenario, beside kube-scheduler, kube-apiserver and et
 soak: setup      ## fault and fuzz rounds at full count
 	@tools/agent-tools || echo "make soak: the tests that run containers will be skipped"
 	@tools/kubernetes-assets > /dev/null || echo "make soak: the tests marked kubernetes will be skipped"
-	MUSTER_SOAK=1 $(PYTEST) $(PARALLEL) --timeout=7200 -m soak
+	MUSTER_SOAK=1 $(PYTEST) -n 2 $(PARALLEL) --timeout=7200 -m soak
 
 lock:            ## resolve requirements/*.in again and write the pins with their hashes (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \

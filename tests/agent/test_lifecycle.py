@@ -40,6 +40,7 @@ from muster.agent.lifecycle_facts import (
 from muster.objects.kinds.containers import Container
 from muster.objects.kinds.pods import PodSpec
 from tests.agent.made_up_machine import MadeUpMachine
+from tests.counts import examples
 
 NOW = 10_000.0
 IMAGE = Image()
@@ -311,7 +312,7 @@ def test_stop_signal(asked: str, by_image: str, expected: int) -> None:
     assert stop_signal(container, Image(stop_signal=by_image)) == expected
 
 
-@settings(max_examples=max(150, settings.default.max_examples if settings.default else 0))
+@settings(max_examples=examples(150))
 @given(st.data())
 def test_any_order_of_events(data: st.DataObject) -> None:
     """No container starts twice or before its init containers, nothing starts after the end has begun, and it does end."""

@@ -131,7 +131,8 @@ async def test_hooks(port: int) -> None:
 async def test_a_startup_probe_ends_with_its_verdict() -> None:
     told: list[tuple[bool | None, bool]] = []
     runtime = Execs(ExecResult(1, b""), ExecResult(0, b""))
-    started = Prober("startup", probe(exec={"command": ["x"]}), asker(runtime), lambda v, r: told.append((v, r.is_success)))
+    often = probe(exec={"command": ["x"]}, periodSeconds=1)
+    started = Prober("startup", often, asker(runtime), lambda v, r: told.append((v, r.is_success)))
     await started.run()
     assert told == [(None, False), (True, True)]
 

@@ -18,6 +18,7 @@ import pytest
 from muster.agent.claim import holder_of
 from muster.agent.fencing import is_guarded
 from muster.agent.layout import Layout
+from tests.cli.conftest import Run
 from tests.cli.support import Up, environment, muster
 from tests.waiting import blocked_until
 
@@ -170,15 +171,7 @@ def test_an_admins_kubeconfig_is_enough(node: Node) -> None:
         pytest.param(("--join", "https://127.0.0.1:1"), 5, "has not joined yet", id="no token"),
         pytest.param(("--join", "ftp://x", "--token", "t"), 5, "must begin with https://", id="no URL"),
         pytest.param(("--join", "https://192.0.2.1:1", "--token", "t"), 5, "must prove who it is", id="no CA"),
-        pytest.param(("--join", "u", "--kubeconfig", "f"), 2, "give one of them", id="two ways"),
-        pytest.param(("--join", "u", "--ca-file", "f", "--ca-hash", "h"), 2, "give one of them", id="two CAs"),
         pytest.param(("--kubeconfig", "/nowhere"), 3, "no such kubeconfig", id="no kubeconfig"),
-        pytest.param(("--config", "/nowhere"), 2, "No such file", id="no configuration"),
-        pytest.param(("--name", "A_B"), 2, "name: 'A_B'", id="no name"),
-        pytest.param(("--domain", "A_B"), 2, "domain: 'A_B'", id="no party"),
-        pytest.param(("--drain",), 2, "give it with --leave", id="drain without leaving"),
-        pytest.param(("--leave",), 4, "no agent runs on it", id="leaving without an agent"),
-        pytest.param(("--runtime", "magic"), 2, "magic", id="no runtime"),
     ],
 )
 def test_mistakes(tmp_path: Path, args: tuple[str, ...], code: int, words: str) -> None:
@@ -187,13 +180,32 @@ def test_mistakes(tmp_path: Path, args: tuple[str, ...], code: int, words: str) 
     assert done.stderr.count("\n") == 1, "one line"
 
 
-def test_a_wrong_file_is_named_with_every_mistake(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        pytest.param(("--join", "u", "--kubeconfig", "f"), 2, "give one of them", id="two ways"),
+        pytest.param(("--join", "u", "--ca-file", "f", "--ca-hash", "h"), 2, "give one of them", id="two CAs"),
+        pytest.param(("--config", "/nowhere"), 2, "No such file", id="no configuration"),
+        pytest.param(("--name", "A_B"), 2, "name: 'A_B'", id="no name"),
+        pytest.param(("--domain", "A_B"), 2, "domain: 'A_B'", id="no party"),
+        pytest.param(("--drain",), 2, "give it with --leave", id="drain without leaving"),
+        pytest.param(("--leave",), 4, "no agent runs on it", id="leaving without an agent"),
+        pytest.param(("--runtime", "magic"), 2, "magic", id="no runtime"),
+    ],
+)
+def test_mistakes_before_anything_begins(run: Run, tmp_path: Path, args: tuple[str, ...], code: int, words: str) -> None:
+    done = run("agent", "--data-dir", str(tmp_path / "d"), *args)
+    assert (done.code, words in done.err) == (code, True), done.err
+    assert done.err.count("\n") == 1, "one line"
+
+
+def test_a_wrong_file_is_named_with_every_mistake(run: Run, tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text("capacity: {cpu: many, share: 2}\n")
-    done = muster("agent", "--config", str(config), "--data-dir", str(tmp_path / "d"), env=environment(tmp_path))
-    assert done.returncode == 2
-    assert "capacity.cpu" in done.stderr
-    assert "capacity.share" in done.stderr
+    done = run("agent", "--config", str(config), "--data-dir", str(tmp_path / "d"))
+    assert done.code == 2
+    assert "capacity.cpu" in done.err
+    assert "capacity.share" in done.err
 
 
 def test_the_token_is_not_left_in_the_environment(tmp_path: Path) -> None:

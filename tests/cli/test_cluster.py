@@ -5,12 +5,8 @@ The controllers run as the service account that `install` makes, so these tests 
 
 from __future__ import annotations
 
+import asyncio
 import json
-import signal
-import subprocess
-import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,20 +15,20 @@ import pytest
 
 from muster.bench.kubernetes import ControlPlane
 from muster.cli.errors import ExitCode
-from muster.objects import yaml_text
+from muster.client import ApiClient
 from muster.objects.catalog import CATALOG
+from muster.objects.labels import Muster
+from muster.store.contract import WriteOptions
+from muster.store.kubernetes import KubernetesStore
 from tests.cli.conftest import Result, Run
+from tests.cli.real_cluster import Controller, People, eventually, free_port, service_account_kubeconfig
 from tests.cli.support import environment, muster
 from tests.clusters import new_cluster
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow]
 
-KUBECTL = str(Path(sys.executable).parent / "kubectl")
 LABEL = "app.kubernetes.io/managed-by=muster-install"
 QUEUE = "apiVersion: muster.dev/v1alpha1\nkind: Queue\nmetadata: {name: NAME}\nspec: {}\n"
-TIMEOUT_S = 60
-
-
 FOREIGN = "podgroups.scheduling.sigs.k8s.io"
 """A kind of ours that is on the cluster before we come, from somebody else, and with a schema that takes everything."""
 
@@ -98,76 +94,6 @@ def test_kinds_and_namespaces_of_others_are_used_as_they_are(cluster: Run) -> No
     assert cluster("delete", "ns", "shared", "--no-wait").code == ExitCode.OK
 
 
-class Controller:
-    """A `muster controller` as a child process."""
-
-    def __init__(self, kubeconfig: Path, home: Path, *args: str) -> None:
-        self.child = subprocess.Popen(
-            [sys.executable, "-m", "muster.cli.main", "controller", f"--kubeconfig={kubeconfig}", *args],
-            env=environment(home),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self.child.stdout is not None
-        assert self.child.stderr is not None
-        self.said: list[str] = []
-        if not self.child.stdout.readline():
-            raise AssertionError(f"controller ended with {self.child.wait()}: {self.child.stderr.read()}")
-        while not self.said or "health at" not in self.said[-1]:
-            self.said.append(self.child.stderr.readline().strip())
-        self.health = self.said[-1].removeprefix("health at ")
-
-    def get(self, path: str) -> tuple[int, str]:
-        try:
-            with urllib.request.urlopen(self.health + path, timeout=10) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-
-    @property
-    def is_leading(self) -> bool:
-        return 'muster_leader{lease="muster-system/muster-controller"} 1.0' in self.get("/metrics")[1]
-
-    def stop(self) -> int:
-        self.child.send_signal(signal.SIGTERM)
-        code = self.child.wait(TIMEOUT_S)
-        for stream in (self.child.stdout, self.child.stderr):
-            assert stream is not None
-            stream.close()
-        return code
-
-
-def service_account_kubeconfig(kubernetes: ControlPlane, path: Path) -> Path:
-    """A kubeconfig for the account that the deployment runs as, as a pod would have it."""
-    command = [
-        KUBECTL,
-        f"--kubeconfig={kubernetes.kubeconfig_path}",
-        "create",
-        "token",
-        "muster-controller",
-        "-n",
-        "muster-system",
-    ]
-    token = subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT_S).stdout.strip()
-    config = yaml_text.load(kubernetes.kubeconfig_path.read_text())
-    config["users"][0]["user"] = {"token": token}
-    path.write_text(json.dumps(config))
-    path.chmod(0o600)
-    return path
-
-
-def eventually(check: Callable[[], Any], what: str) -> Any:
-    """The first true result. Patient: each question is a round trip, and nothing here is about time."""
-    for _ in range(600):
-        result = check()
-        if result:
-            return result
-        signal.sigtimedwait([], 0.1)
-    raise AssertionError(f"never happened: {what}")
-
-
 def bundles(cluster: Run) -> list[str]:
     kinds = "validatingwebhookconfigurations,mutatingwebhookconfigurations"
     items = json.loads(cluster("get", kinds, "muster", "-o", "json").out)["items"]
@@ -188,12 +114,6 @@ def replicas(cluster: Run, kubernetes: ControlPlane, tmp_path: Path) -> Iterator
     for controller in running:
         if controller.child.poll() is None:
             controller.stop()
-
-
-def free_port() -> int:
-    from muster.bench.kubernetes import free_ports
-
-    return free_ports(1)[0]
 
 
 def test_webhooks_of_a_running_controller(cluster: Run, replicas: Callable[..., Controller]) -> None:
@@ -346,6 +266,7 @@ def test_explain_asks_with_an_object_that_is_gone_afterwards(cluster: Run, repli
     assert cluster("install", "--webhook-url", f"https://127.0.0.1:{port}").code == ExitCode.OK
     controller = replicas(webhook_port=port)
     eventually(lambda: controller.is_leading, "the only candidate leads")
+    eventually(lambda: controller.get("/readyz")[0] == 200, "ready: before that its webhooks do not answer")
     node = 'apiVersion: v1\nkind: Node\nmetadata: {name: explained-node, labels: {explained-here: "yes"}}\n'
     assert cluster("apply", "-f", "-", stdin=node).code == ExitCode.OK
 
@@ -362,9 +283,186 @@ def test_explain_asks_with_an_object_that_is_gone_afterwards(cluster: Run, repli
     assert cluster("delete", "node", "explained-node").code == ExitCode.OK
 
 
+@pytest.fixture(scope="class")
+def people(shared: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[People]:
+    made = People(shared, tmp_path_factory.mktemp("people"))
+    yield made
+    made.stop()
+    asyncio.run(_without_people(shared))
+
+
+async def _without_people(kubernetes: ControlPlane) -> None:
+    """Nobody answers webhooks any more, and nobody would take finalizers away."""
+    store = KubernetesStore(await ApiClient.from_kubeconfig(kubernetes.kubeconfig_path))
+    try:
+        for word in ("Mutating", "Validating"):
+            hooks = await store.resource("admissionregistration.k8s.io", f"{word}WebhookConfiguration")
+            await store.delete(hooks, "muster")
+        pods = await store.resource("", "Pod")
+        for pod in (await store.list(pods, "lab")).items:
+            name = pod["metadata"]["name"]
+            await store.patch(pods, name, {"metadata": {"finalizers": None}}, "lab")
+            await store.delete(pods, name, "lab", grace_period_s=0)
+        for group, kind, name in (("", "Node", "lab-1"), ("", "Namespace", "lab")):
+            await store.delete(await store.resource(group, kind), name)
+        for kind, names in (("User", ("ann", "bob")), ("UserGroup", ("research",)), ("Queue", ("line", "default"))):
+            for name in names:
+                await store.delete(await store.resource("muster.dev", kind), name)
+    finally:
+        await store.close()
+
+
+def lab_job(name: str, cpu: int, **spec: Any) -> str:
+    role = {"name": "w", "command": ["x"], "image": "i", "resources": {"requests": {"cpu": cpu}}}
+    meta = {"name": name, "namespace": "lab"}
+    return json.dumps(
+        {
+            "apiVersion": "muster.dev/v1alpha1",
+            "kind": "Job",
+            "metadata": meta,
+            "spec": {"queue": "line", "roles": [role], **spec},
+        }
+    )
+
+
+def lab_pod(name: str, cpu: int, labels: dict[str, str] | None = None, scheduler: str = "muster-scheduler", **meta: Any) -> str:
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": str(cpu)}}}
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": "lab", "labels": labels or {}, **meta},
+            "spec": {"schedulerName": scheduler, "containers": [container]},
+        }
+    )
+
+
+def controlled_by(version: str, kind: str) -> list[dict[str, Any]]:
+    return [{"apiVersion": version, "kind": kind, "name": "first", "uid": "u", "controller": True}]
+
+
+OVER = "SubmitLimitReached: spec.limits.submitted[cpu] of User ann: limit 8, waiting and running 6, requested 3"
+
+
+class TestPeople:
+    """One controller for all of them; they follow each other."""
+
+    def test_limits_hold_for_jobs(self, people: People, cluster: Run) -> None:
+        ann = f"--kubeconfig={people.logins['ann']}"
+        for name in ("first", "second"):
+            made = cluster("apply", ann, "-f", "-", stdin=lab_job(name, 3))
+            assert made.code == ExitCode.OK, made.err
+        eventually(lambda: len(self._pods(cluster)) == 2, "both have their pods, which do not count beside them")
+        over = cluster("apply", ann, "-f", "-", stdin=lab_job("third", 3))
+        assert over.code == ExitCode.FORBIDDEN
+        assert OVER in over.err
+        large = cluster("apply", ann, "-f", "-", stdin=lab_job("large", 5))
+        assert "JobExceedsLimit: spec.limits.concurrent[cpu] of User ann: limit 4, in use 0, requested 5" in large.err
+
+    def _pods(self, cluster: Run) -> list[str]:
+        return cluster("get", "pods", "-n", "lab", "-o", "name").out.split()
+
+    @pytest.mark.parametrize(
+        ("login", "pod", "said"),
+        [
+            pytest.param("ann", lab_pod("p", 3), OVER, id="says nothing"),
+            pytest.param("ann", lab_pod("p", 3, {Muster.USER: "ann"}), OVER, id="of ann"),
+            pytest.param(
+                "bob", lab_pod("p", 1, {Muster.USER: "ann"}), "UserNotYours: label muster.dev/user: 'bob'", id="for ann"
+            ),
+            pytest.param("bob", lab_pod("p", 1, {Muster.QUEUE: "no"}), "QueueNotFound: label muster.dev/queue", id="queue"),
+            pytest.param(
+                "ann",
+                lab_pod("p", 3, ownerReferences=controlled_by("v1", "ConfigMap")),
+                OVER,
+                id="of somebody else's controller",
+            ),
+            pytest.param(
+                "ann",
+                lab_pod("p", 3, ownerReferences=controlled_by("muster.dev/v1alpha1", "Job")),
+                "metadata.ownerReferences: 'ann' may not name Job first as its controller",
+                id="as if its job had made it",
+            ),
+            pytest.param(
+                "bob",
+                lab_pod("p", 1, annotations={Muster.WORK: '{"user": "ann"}'}),
+                "metadata.annotations[muster.dev/work]: 'bob' may not write it",
+                id="as if a controller said so",
+            ),
+        ],
+    )
+    def test_limits_hold_for_bare_pods(self, people: People, cluster: Run, login: str, pod: str, said: str) -> None:
+        done = cluster("apply", f"--kubeconfig={people.logins[login]}", "-f", "-", stdin=pod)
+        assert done.code == ExitCode.FORBIDDEN, done.out
+        assert said in done.err
+
+    async def test_pods_are_made_with_what_the_ledger_needs(self, people: People) -> None:
+        store = KubernetesStore(await ApiClient.from_kubeconfig(people.logins["ann"]))
+        try:
+            pods = await store.resource("", "Pod")
+            tried = WriteOptions(dry_run=True)
+            made = await store.create(pods, json.loads(lab_pod("small", 1)), "lab", tried)
+            assert made["metadata"]["labels"] == {Muster.USER: "ann"}
+            assert made["metadata"]["finalizers"] == [Muster.LEDGER_FINALIZER]
+            other = await store.create(pods, json.loads(lab_pod("other", 1, scheduler="default-scheduler")), "lab", tried)
+            assert not {"labels", "finalizers"} & other["metadata"].keys(), "of another scheduler: left alone"
+        finally:
+            await store.close()
+
+    def test_whose_work_somebody_may_stop_and_hold(self, people: People, cluster: Run) -> None:
+        bob = f"--kubeconfig={people.logins['bob']}"
+        for act in (("delete", "job.muster.dev", "first"), ("job", "stop", "first"), ("queue", "hold", "first")):
+            done = cluster(*act, bob, "-n", "lab")
+            assert done.code == ExitCode.FORBIDDEN, (act, done.out)
+            assert "UserNotYours" in done.err or "takes update on queues.muster.dev" in done.err
+        assert "2 stand under it" in cluster("delete", "usergroup", "research").err
+
+        assert cluster("queue", "hold", "second", "-n", "lab", "--reason", "a check").code == ExitCode.OK
+        job = json.loads(cluster("get", "job.muster.dev", "second", "-n", "lab", "-o", "json").out)
+        assert json.loads(job["metadata"]["annotations"][Muster.ACTS])[-1]["by"] == "admin"
+        eventually(lambda: "HeldByAdmin" in cluster("why", "second", "-n", "lab").out, "it is held")
+        assert cluster("queue", "release", "second", "-n", "lab").code == ExitCode.OK
+
+    def test_why_asks_the_controller(self, people: People, cluster: Run) -> None:
+        ann = f"--kubeconfig={people.logins['ann']}"
+        waits: str = eventually(
+            lambda: next(iter(out for out in [cluster("why", "second", ann, "-n", "lab").out] if "Reason: User" in out), ""),
+            "it waits for the limit, and no more for its release",
+        )
+        assert "spec.limits.concurrent[cpu] of User ann: limit 4, in use 3, requested 3" in waits
+        assert "Queue: line, place 1 of 1" in waits
+        assert "held by Job lab/first: 3" in waits, "only the one who decides knows that"
+        placed = json.loads(cluster("why", "first", ann, "-n", "lab", "-o", "json").out)
+        assert placed["items"][0]["answer"]["schedulable"], "answered, also where there is nothing to say"
+        assert cluster("get", "scheduleexplanations", "-A", "-o", "name").out == ""
+        eta = cluster("eta", "second", ann, "-n", "lab")
+        assert eta.out.startswith("Job lab/second: waits, place 1 of 1 in queue line\n"), eta.err
+        tried = cluster("eta", ann, "-f", "-", stdin=lab_job("more", 1))
+        assert "if it were sent now" in tried.out, tried.err
+        line = cluster("queue", "line", ann, "-n", "lab").out
+        assert "lab/second" in line
+        assert "Shown are jobs of namespace lab" in line, "no more is hers to list"
+
+    def test_what_people_did_is_in_the_decision_log(self, people: People, cluster: Run) -> None:
+        people.stop()
+        rows = json.loads(cluster("history", "actions", "--log", str(people.log), "-o", "json").out)
+        acts = [(row["user"], row["verb"], row["resource"], row["name"], row["code"]) for row in rows]
+        assert ("admin", "create", "users.muster.dev", "ann", 0) in acts
+        assert ("ann", "create", "jobs.muster.dev", "first", 0) in acts
+        assert ("ann", "create", "jobs.muster.dev", "third", 403) in acts
+        assert ("ann", "create", "pods", "p", 403) in acts
+        assert acts.count(("bob", "delete", "jobs.muster.dev", "first", 403)) == 1
+        assert ("admin", "update", "jobs.muster.dev", "second", 0) in acts, "the hold"
+        assert {user for user, *_ in acts} == {"admin", "ann", "bob"}, "and not what Muster does itself"
+        assert cluster("replay", str(people.log)).out.startswith("equal: ")
+
+
 def test_uninstall_takes_what_is_ours_and_loses_nothing_unasked(cluster: Run) -> None:
     assert cluster("install", "--replicas", "0").code == ExitCode.OK
     cluster("delete", "validatingwebhookconfigurations,mutatingwebhookconfigurations", "muster")
+    held = json.loads(lab_pod("held", 1, {Muster.USER: "ann"}, finalizers=[Muster.LEDGER_FINALIZER, "example.com/theirs"]))
+    held["metadata"]["namespace"] = "default"
+    assert cluster("apply", "-f", "-", stdin=json.dumps(held)).code == ExitCode.OK
     guest = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: guest, namespace: muster-system}\n"
     made = cluster("apply", "-f", "-", stdin=f"{guest}---\n{QUEUE.replace('NAME', 'precious')}")
     assert made.code == ExitCode.OK, made.err
@@ -381,6 +479,7 @@ def test_uninstall_takes_what_is_ours_and_loses_nothing_unasked(cluster: Run) ->
     left = {name.split("/")[0] for name in everything_ours(cluster)}
     assert left == {"customresourcedefinition.apiextensions.k8s.io", "namespace"}
 
+    assert "1 pods keep the finalizer muster.dev/ledger" in kept.out
     assert cluster("delete", "cm", "guest", "-n", "muster-system").code == ExitCode.OK
     gone = cluster("uninstall", "--yes")
     assert gone.code == ExitCode.OK, gone.err
@@ -388,4 +487,6 @@ def test_uninstall_takes_what_is_ours_and_loses_nothing_unasked(cluster: Run) ->
     assert cluster("get", "queues").code == ExitCode.NOT_FOUND
     assert cluster("get", "ns", "muster-system").code == ExitCode.NOT_FOUND
     assert cluster("get", "crd", FOREIGN).code == ExitCode.OK, "it is not ours to take"
+    let_go = json.loads(cluster("get", "pod", "held", "-n", "default", "-o", "json").out)
+    assert let_go["metadata"]["finalizers"] == ["example.com/theirs"], "nobody is left to take ours off"
     assert "nothing of 'muster install'" in cluster("uninstall").out

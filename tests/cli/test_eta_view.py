@@ -60,6 +60,10 @@ def test_a_job_that_waits() -> None:
         pytest.param(
             {"items": [{"gpus": 0, "start": {"likely": NOW + 60}}]}, "about today 08:01, and how sure", id="not measured"
         ),
+        pytest.param({"items": [{"gpus": 0, "start": {"likely": NOW}}]}, "Start: at once, and how sure", id="at once"),
+        pytest.param({"items": [], "never": "no node has x"}, "Start: never as it is: no node has x", id="never"),
+        pytest.param({"state": "ended", "phase": "Failed"}, "train: Failed; is in no line", id="ended"),
+        pytest.param({"state": "idle", "phase": "Running"}, "Running; no task of it waits", id="no task waits"),
         pytest.param({"state": "running", "started": NOW - 60}, "has started, today 07:59", id="running"),
         pytest.param(
             {"state": "asked", "items": [{"start": START}], "notes": ["a\x1b[31mb"]}, "if it were sent now", id="asked"

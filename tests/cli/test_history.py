@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -130,8 +131,28 @@ def test_sql(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == [{"count_star()": 2}]
 
 
-@pytest.mark.parametrize("query", ["select * from nothing", "selekt", "select * from read_text('/etc/hostname')"])
-def test_sql_that_is_refused(query: str, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("select * from nothing", "the tables are runs"),
+        ("selekt", "the tables are runs"),
+        ("select * from read_text('/etc/hostname')", "the tables are runs"),
+        ("", "is not one SELECT"),
+        ("select 1; select 2", "is not one SELECT"),
+        ("drop table runs", "is not one SELECT"),
+        ("select * from range(1000001)", "more than 1,000,000 rows"),
+    ],
+)
+def test_sql_that_is_refused(query: str, says: str, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("duckdb", reason="SQL needs duckdb, which is not installed here")
     assert run(["history", "sql", query, "--log", str(log)]) == 1
-    assert "the tables are runs" in capsys.readouterr().err
+    assert says in capsys.readouterr().err
+
+
+def test_without_duckdb_only_sql_is_missing(
+    log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    assert run(["history", "sql", "select 1", "--log", str(log)]) == 1
+    assert "install muster[history]; the other tables work without it" in capsys.readouterr().err
+    assert run(["history", "jobs", "--log", str(log)]) == 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
 import pytest
 
 from tests.agent.images_building import LayerTar, docker_files, write_archive
-from tests.cli.support import environment, muster
+from tests.cli.conftest import Run
 
 
 @pytest.fixture
@@ -16,33 +17,39 @@ def archive(tmp_path: Path) -> Path:
     return write_archive(docker_files([LayerTar().file("hello", b"x").bytes()], tag="example/app:1"), tmp_path / "app.tar")
 
 
-def test_load_list_and_remove(tmp_path: Path, archive: Path) -> None:
-    env = environment(tmp_path, MUSTER_DATA_DIR=str(tmp_path / "data"))
+@pytest.fixture
+def image(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`muster image` in a directory of the test's own."""
+    monkeypatch.setenv("MUSTER_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    return functools.partial(run, "image")
+
+
+def test_load_list_and_remove(image: Run, tmp_path: Path, archive: Path) -> None:
     for party in ("alice", "bob"):
         (tmp_path / "data/agents" / party).mkdir(parents=True)
-    loaded = muster("image", "load", str(archive), env=env)
-    assert loaded.returncode == 0, loaded.stderr
-    assert loaded.stdout.count("example/app:1 sha256:") == 2
-    muster("image", "load", str(archive), "--name", "other", "--data-dir", str(tmp_path / "data/agents/bob"), env=env)
-    listed = json.loads(muster("image", "list", "-o", "json", env=env).stdout)["images"]
+    loaded = image("load", str(archive))
+    assert loaded.code == 0, loaded.err
+    assert loaded.out.count("example/app:1 sha256:") == 2
+    image("load", str(archive), "--name", "other", "--data-dir", str(tmp_path / "data/agents/bob"))
+    listed = json.loads(image("list", "-o", "json").out)["images"]
     assert [(Path(i["agent"]).name, i["names"]) for i in listed] == [
         ("alice", ["example/app:1"]),
         ("bob", ["example/app:1", "other:latest"]),
     ]
-    table = muster("image", "list", env=env).stdout
+    table = image("list").out
     assert table.splitlines()[0].split() == ["NAME", "ID", "SIZE", "ORIGIN", "USED", "AGENT"]
-    removed = muster("image", "rm", "other", env=env)
-    assert (removed.returncode, removed.stdout.count("removed")) == (0, 1)
-    assert muster("image", "rm", listed[0]["id"], env=env).stdout.count("removed") == 2
-    assert muster("image", "list", env=env).stdout == "no images\n"
+    removed = image("rm", "other")
+    assert (removed.code, removed.out.count("removed")) == (0, 1)
+    assert image("rm", listed[0]["id"]).out.count("removed") == 2
+    assert image("list").out == "no images\n"
 
 
-def test_loading_for_an_agent_that_is_not_there_is_said(tmp_path: Path, archive: Path) -> None:
-    env = environment(tmp_path, MUSTER_DATA_DIR=str(tmp_path / "data"))
-    first, second = (muster("image", "load", str(archive), env=env) for _ in range(2))
-    assert (first.returncode, second.returncode) == (0, 0)
-    assert f"no agent has used {tmp_path / 'data/agent'} yet" in first.stderr
-    assert second.stderr == ""
+def test_loading_for_an_agent_that_is_not_there_is_said(image: Run, tmp_path: Path, archive: Path) -> None:
+    first, second = (image("load", str(archive)) for _ in range(2))
+    assert (first.code, second.code) == (0, 0)
+    assert f"no agent has used {tmp_path / 'data/agent'} yet" in first.err
+    assert second.err == ""
 
 
 @pytest.mark.parametrize(
@@ -55,10 +62,9 @@ def test_loading_for_an_agent_that_is_not_there_is_said(tmp_path: Path, archive:
         pytest.param(["rm", "nothing:1"], 4, "nothing:1", id="nothing to remove"),
     ],
 )
-def test_mistakes(tmp_path: Path, archive: Path, words: list[str], code: int, says: str) -> None:
+def test_mistakes(image: Run, tmp_path: Path, archive: Path, words: list[str], code: int, says: str) -> None:
     (tmp_path / "text").write_text("hello " * 100)
-    env = environment(tmp_path, MUSTER_DATA_DIR=str(tmp_path / "data"))
-    result = muster("image", *words, env=env, cwd=tmp_path)
-    assert result.returncode == code, result.stderr
-    assert says in result.stderr
-    assert result.stderr.count("\n") == 1
+    result = image(*words)
+    assert result.code == code, result.err
+    assert says in result.err
+    assert result.err.count("\n") == 1

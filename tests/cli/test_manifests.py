@@ -9,6 +9,7 @@ from muster.cli.installing import CRD, NAMESPACE, REMOVAL_ORDER
 from muster.cli.manifests import CONTROLLER_RULES, InstallOptions, everything, rules_for
 from muster.controllers import cluster_controllers
 from muster.objects.catalog import CATALOG
+from muster.objects.labels import Muster
 from muster.objects.schema import schema_of
 from muster.objects.status import Raw
 from muster.objects.structural import Structural
@@ -95,11 +96,38 @@ def test_the_deployments_arguments_are_a_command_line_that_muster_takes() -> Non
 @pytest.mark.parametrize("kind", ["ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"])
 def test_webhooks_cover_all_our_kinds_and_no_other(kind: str) -> None:
     [configuration] = of(kind)
-    [hook] = configuration["webhooks"]
+    hook = configuration["webhooks"][0]
     covered = {(r["apiGroups"][0], v, p) for r in hook["rules"] for v in r["apiVersions"] for p in r["resources"]}
     assert covered == {(r.group, r.version, r.plural) for r in CATALOG.custom}
     assert hook["clientConfig"]["service"]["namespace"] == "ns"
     assert "caBundle" not in hook["clientConfig"], "it belongs to the leader"
+    deleted = {plural for r in hook["rules"] if "DELETE" in r["operations"] for plural in r["resources"]}
+    assert deleted == (set(manifests.DELETIONS) if kind.startswith("Validating") else set())
+
+
+@pytest.mark.parametrize("kind", ["ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"])
+@pytest.mark.parametrize(
+    ("labels", "is_needed"),
+    [
+        pytest.param({Muster.USER}, True, id="of a user"),
+        pytest.param({Muster.QUEUE}, True, id="in a queue"),
+        pytest.param({Muster.USER, Muster.QUEUE}, True, id="both"),
+        pytest.param({"app"}, False, id="neither"),
+    ],
+)
+def test_every_new_pod_is_asked_about_once(kind: str, labels: set[str], is_needed: bool) -> None:
+    """And those that nobody knows anything of do not need an answer."""
+    [configuration] = of(kind)
+
+    def takes(hook: Raw) -> bool:
+        terms = hook["objectSelector"]["matchExpressions"]
+        return all((term["key"] in labels) == (term["operator"] == "Exists") for term in terms)
+
+    [hook] = [hook for hook in configuration["webhooks"][1:] if takes(hook)]
+    assert hook["failurePolicy"] == ("Fail" if is_needed else "Ignore")
+    [rule] = hook["rules"]
+    assert (rule["apiGroups"], rule["resources"]) == ([""], ["pods"])
+    assert ("UPDATE" in rule["operations"]) == is_needed, "who adds a label later is asked about then"
 
 
 def test_webhooks_outside_the_cluster() -> None:

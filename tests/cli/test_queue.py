@@ -124,6 +124,10 @@ def test_eta(muster: Run, namespace: str, line: str) -> None:
     asked = muster("eta", "-f", "-", "-n", namespace, stdin=job("new", namespace, line, 5))
     assert asked.code == ExitCode.OK, asked.err
     assert "if it were sent now" in asked.out
+    refused = muster("eta", "-f", "-", "-n", namespace, stdin=job("new", namespace, "nowhere", 5))
+    assert (refused.code, "QueueNotFound" in refused.err) == (ExitCode.FORBIDDEN, True)
+    never = muster("eta", "-f", "-", "-n", namespace, stdin=job("new", namespace, line, 5).replace('cpu: "4"', 'cpu: "400"'))
+    assert "Start: never as it is: no node could ever hold this" in never.out, never.err
 
 
 def test_acts_change_the_line_and_are_recorded(muster: Run, namespace: str, line: str) -> None:
@@ -164,7 +168,9 @@ def test_pools(muster: Run, namespace: str, line: str) -> None:
         pytest.param(["eta", "nothing"], ExitCode.NOT_FOUND, "nothing", id="no job to forecast"),
         pytest.param(["eta"], ExitCode.USAGE, "name a job, or give a manifest", id="nothing to forecast"),
         pytest.param(["pool", "nowhere"], ExitCode.NOT_FOUND, "nowhere", id="no pool"),
-        pytest.param(["pool", "--at", "2026-01-01T00:00:00Z"], ExitCode.USAGE, "--history", id="when, but not from where"),
+        pytest.param(["pool", "--at", "yesterday"], ExitCode.USAGE, "'yesterday' is no time", id="no time"),
+        pytest.param(["pool", "--at", "5m"], ExitCode.NOT_FOUND, "muster/history", id="no log on this machine"),
+        pytest.param(["pool", "--history", "here"], ExitCode.USAGE, "--at", id="where, but not when"),
         pytest.param(["queue", "move", "x", "--to", "no queue"], ExitCode.USAGE, "no queue", id="no name of a queue"),
         pytest.param(["queue", "hold", "x", "--reason", "y" * 201], ExitCode.USAGE, "201", id="a novel"),
     ],

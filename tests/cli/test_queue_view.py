@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 import msgspec
+import pytest
 
 from muster.cli.pool_view import holdings, holdings_table, node_rows, nodes_table, pool_rows, pools_table
-from muster.cli.queue_view import act_lines, line_text, number, place_lines, status_place, tree_text
+from muster.cli.queue_view import act_lines, deadline_lines, line_text, number, place_lines, status_place, tree_text
 from muster.engine import events as ev
 from muster.engine.facts import PoolFacts
 from muster.engine.machine import Engine
@@ -16,6 +17,7 @@ from muster.engine.pool_use import uses
 from muster.engine.profile import Profile
 from muster.engine.state import State
 from muster.objects.status import Raw
+from muster.objects.time import format_time
 from tests.engine.building import node, pod
 
 NOW = 1_800_000_000.0
@@ -95,6 +97,12 @@ def test_the_factor_table_stands_beside_that_of_the_one_ahead() -> None:
     assert "Ahead of it, at place 1: team/b, score 4" in text
     assert ["age", "90", "1", "3.5", "90", "4", "-0.5"] in words(text)
     assert words(text)[-1] == ["score", "-", "-", "3.5", "-", "4", "-0.5"]
+
+
+def test_it_is_said_where_such_work_ran_well() -> None:
+    grounds = "failed 3 of 3 on node b, 0 of 8 elsewhere"
+    text = "\n".join(place_lines({"place": {**PLACE, "affinityGrounds": grounds}, "ahead": None}, NOW))
+    assert f"  Where, if there is room: work like it {grounds}" in text.splitlines()
 
 
 def test_of_hidden_work_only_the_score_is_compared() -> None:
@@ -178,3 +186,50 @@ def test_who_uses_what_both_ways() -> None:
     headers, rows = holdings_table(holdings(found, "queue"), "queue")
     mine = dict(zip(headers, rows[1], strict=True))
     assert (mine["QUEUE"], mine["CPU"], mine["GPUS"], mine["NODES"]) == ("q", "2500m", 1, "a, b")
+
+
+@pytest.mark.parametrize(
+    ("deadline_s", "place", "said"),
+    [
+        pytest.param(None, {}, [], id="none"),
+        pytest.param(600, {}, ["in 10m"], id="nothing is known"),
+        pytest.param(-60, {}, ["60s ago"], id="past"),
+        pytest.param(600, {"likelyStart": NOW + 60, "predictedS": 60.0}, ["in time"], id="in time"),
+        pytest.param(600, {"likelyStart": NOW + 580, "predictedS": 60.0}, ["too late"], id="starts too late"),
+        pytest.param(600, {"predictedS": 900.0}, ["expected to run 15m: too late even if it started now"], id="too long"),
+        pytest.param(600, {"likelyStart": NOW - 5000, "predictedS": 900.0}, ["too late"], id="a start in the past is now"),
+    ],
+)
+def test_whether_a_deadline_will_be_met(deadline_s: float | None, place: Raw, said: list[str]) -> None:
+    job: Raw = {"spec": {"deadline": format_time(NOW + deadline_s)} if deadline_s is not None else {}}
+    lines = list(deadline_lines(job, place, NOW))
+    assert len(lines) == len(said)
+    for line, words_ in zip(lines, said, strict=True):
+        assert line.startswith("  Deadline: ")
+        assert line.endswith(words_)
+
+
+def test_a_queue_that_can_not_work_says_why() -> None:
+    bad = queue("bad")
+    bad["status"] = {
+        "conditions": [{"type": "Ready", "status": "False", "message": "spec.policy: there is no SchedulingPolicy x"}]
+    }
+    good = queue("good")
+    good["status"] = {"conditions": [{"type": "Ready", "status": "True", "message": "takes and starts work"}]}
+    text = tree_text([bad, good], None)
+    assert "Open, not ready" in text
+    assert text.splitlines()[-1] == "queue bad: spec.policy: there is no SchedulingPolicy x"
+
+
+def test_a_start_that_nobody_has_measured_yet_is_told_as_one() -> None:
+    [line] = [line for line in place_lines({"place": {**PLACE, "likelyStart": NOW + 60}}, NOW) if "Start" in line]
+    assert line == f"  Start: about {format_time(NOW + 60)}; how sure that is is not known yet"
+
+
+def test_a_line_that_was_read_from_jobs_says_what_it_leaves_out() -> None:
+    answer = {"queue": "q", "waiting": 3, "running": 0, "places": [PLACE], "isWritten": True, "namespace": "team"}
+    lines = line_text(answer, NOW).splitlines()
+    assert "  Shown are jobs of namespace team; those of others are not yours to list." in lines
+    assert lines[-1].startswith("and 2 more; shown are Jobs that say their place")
+    del answer["isWritten"], answer["namespace"]
+    assert line_text(answer, NOW).splitlines()[-1] == "and 2 more; --first shows more of them"

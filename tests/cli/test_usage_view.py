@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from muster.cli.usage_view import CSV_HEADERS, books_from, books_of, by_day, csv_text, recorded_runs, report, table
-from muster.controllers.ledger_books import Books
+from muster.controllers.ledger_books import Account, Books
 from muster.controllers.ledger_pages import runs_page
 from muster.controllers.ledger_runs import record_of
 from muster.history.tracking import Run as Recorded
+from muster.objects.kinds.muster import User
 from muster.objects.status import Raw
 from muster.objects.time import format_time
+from muster.objects.view import view_of
 from muster.quota.ledger import Run
 from muster.quota.limits import NodeKind
 from muster.quota.periods import DAY_MS
@@ -60,7 +62,7 @@ def books() -> Books:
 
 
 def test_users(books: Books) -> None:
-    headers, rows = table(report(books, "user", "Month", NOW), "USER")
+    headers, rows = table(report(books, "user", "Month", NOW).lines, "USER")
     assert headers == ["USER", "CPU (core-hours)", "MEMORY (GiB-hours)", "NVIDIA.COM/GPU (hours)", "SPENT", "RUNNING"]
     assert rows == [["ann", "10", "4", "0", "5.00", "0"], ["bob", "0.5", "0", "2", "6.25", "1"]]
 
@@ -112,3 +114,22 @@ def test_the_log_of_decisions_gives_the_same() -> None:
     assert books.ledger.used("UserGroup", ["lab"], 0, DAY_MS, 105_000) == {"cpu": 6_000_000 + 5_000_000}
     restored, _ = books_of(accounts=accounts, pages=pages, pods=[], now_ms=105_000)
     assert restored.ledger.used("User", ["ann"], 0, DAY_MS, 105_000) == {"cpu": 6_000_000}
+
+
+def test_parts_limits_and_budgets(books: Books) -> None:
+    """Of a group by user, of a user by queue; what is in use of limits, and what is spent in the budget's own period."""
+    lab = by_day(books, "group", "lab", "Month", NOW)
+    assert [(part.name, part.used.get("cpu"), part.spent) for part in lab.parts] == [("ann", "10", 5.0), ("bob", "0.5", 6.25)]
+    assert [part.name for part in by_day(books, "user", "ann", "Month", NOW).parts] == ["q"]
+    raw = named("bob", group="lab", limits={"concurrent": {"cpu": 4}}, budget={"amount": 10, "period": "Day"})
+    books.put_account(Account(view_of(User, raw), "bob", "bob", 1))
+    found = {line.name: line for line in report(books, "user", "Year", NOW).lines}
+    assert (found["bob"].in_use, found["bob"].budget) == ("cpu 500m/4", "6.25/10.00 Day")
+    headers, rows = table(list(found.values()), "USER")
+    assert headers[-2:] == ["IN USE / LIMIT", "BUDGET"]
+    assert rows[0][-2:] == ["", ""]
+
+
+def test_csv_has_what_it_cost(books: Books) -> None:
+    lines = csv.DictReader(io.StringIO(csv_text(books, "Month", NOW)))
+    assert round(sum(float(line["spent"]) for line in lines), 6) == 11.25

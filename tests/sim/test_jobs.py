@@ -242,6 +242,7 @@ JobMachine.TestCase.settings = settings(
 TestJobs = pytest.mark.slow(JobMachine.TestCase)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("write", [*range(1, 60 if SOAK else 2), *range(2, 60, 7)])
 def test_a_crash_between_any_two_writes(write: int, moment: Moment) -> None:

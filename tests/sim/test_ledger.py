@@ -7,11 +7,13 @@ ledger, and nothing else, must come to the same. At no moment is more bound than
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.controllers.scheduling import PROFILE
 
+from muster.cli.usage_view import books_from, recorded_runs
 from muster.controllers.job import JobController
 from muster.controllers.ledger import LedgerKeeper
 from muster.controllers.ledger_pages import Pages
@@ -23,6 +25,10 @@ from muster.engine.machine import Engine
 from muster.engine.plugins.default_preemption import DefaultPreemption
 from muster.engine.plugins.fit import Fit
 from muster.engine.profile import Profile
+from muster.history.queries import runs
+from muster.history.reader import Log
+from muster.history.recorder import Recorder
+from muster.history.stores import DirectoryStore
 from muster.objects.kinds.muster_usage import UsageRecord
 from muster.objects.meta import annotations_of, finalizers_of, labels_of, name_of, uid_of
 from muster.objects.status import Raw
@@ -31,6 +37,7 @@ from muster.objects.view import view_of
 from muster.policy.order import PolicyOrder
 from muster.quota.ledger import Ledger, Run
 from muster.server.accounting import AccountedPods
+from muster.sim.clock import current_loop
 from muster.sim.faults import CALM, STORMY, Faults, Moment
 from muster.sim.machine import PodScript
 from muster.sim.world import Chaos, World, simulate
@@ -202,10 +209,46 @@ def test_users_groups_and_queues_show_it_and_pods_that_are_deleted_are_noted() -
             assert float(consumed["cpu"]) == pytest.approx(want, abs=0.001), (kind, name)
             assert "jobsRunning" not in found["status"]["usage"], "nothing runs any more"
         (user,) = [one for one in await world.objects("muster.dev", "User") if name_of(one) == "ann"]
-        assert user["status"]["standing"]["decayed"]["cpu"] > 0
+        assert user["status"]["standing"]["faded"][0]["used"]["cpu"] > 0
         writes = int(user["metadata"]["resourceVersion"])
         await world.run_for(300, every_s=10)
         (again,) = [one for one in await world.objects("muster.dev", "User") if name_of(one) == "ann"]
         assert int(again["metadata"]["resourceVersion"]) == writes, "who uses nothing is not written"
 
     simulate(scenario)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_killed", [False, True], ids=["one leader", "a leader is killed"])
+def test_the_ledger_made_anew_from_the_decision_log_is_the_same(tmp_path: Path, is_killed: bool) -> None:
+    """Whoever leads writes a log of its own; a pod that changes after its end, or is seen by two, is one run."""
+    recorders: list[Recorder] = []
+
+    def recorded() -> list[Runnable]:
+        recorder = Recorder(DirectoryStore(tmp_path), clock=current_loop().clock)
+        recorders.append(recorder)
+        return [Scheduler(engine=ordered, history=recorder), *controllers()[1:]]
+
+    async def scenario(world: World) -> tuple[Ledger, list[tuple[Any, Raw]], float]:
+        await prepare(world)
+        world.add_manager("controllers", recorded)
+        jobs = await submit(world)
+        if is_killed:
+            await world.run_for(3)
+            world.components["controllers"].kill()
+        await world.run_until(lambda: is_done(world, jobs), timeout_s=900, what="all noted")
+        pods = await world.store.resource("", "Pod")
+        for pod in await world.objects("", "Pod"):  # it is seen again after its end
+            await world.store.patch(pods, name_of(pod), {"metadata": {"labels": {"again": "true"}}}, "default")
+        await world.run_for(30)
+        accounts = [(kind, raw) for kind in ("UserGroup", "User", "Queue") for raw in await world.objects("muster.dev", kind)]
+        await check(world)
+        return await noted(world), accounts, world.clock()
+
+    (ledger, accounts, now), _ = simulate(scenario)
+    for recorder in recorders:
+        recorder.close()
+    found = list(recorded_runs(runs(Log(DirectoryStore(tmp_path)))))
+    books, _, problems = books_from(found, accounts, now_ms=round(now * 1000))
+    assert not problems
+    assert books.ledger == ledger

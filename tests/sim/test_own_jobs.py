@@ -125,6 +125,7 @@ async def is_settled(world: World, wanted: dict[str, str]) -> bool:
 # -- scenarios ----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("write", range(1, 60 if SOAK else 28, 1 if SOAK else 3))
 def test_a_crash_between_any_two_writes(write: int, moment: Moment) -> None:

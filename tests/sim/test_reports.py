@@ -7,11 +7,13 @@ import re
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.sim.plots import POINTS_MAX, Axis, Line, bar_plot, line_plot, thinned
-from muster.sim.reports import Named, figure_plots, html_report, table, used_share
+from muster.sim.plots import COLORS, POINTS_MAX, WIDTH, Axis, Line, bar_plot, line_plot, thinned
+from muster.sim.report_plots import Named, drawn, used_share
+from muster.sim.reports import figure_plots, html_report, table
 from muster.sim.trace_run import JobOutcome, Outcome
 
 EVIL = '<script src="http://x.test/a.js">alert(1)</script>&"\''
@@ -41,8 +43,18 @@ def runs() -> list[Named]:
 def test_the_table_shows_the_change() -> None:
     headers, rows = table(runs())
     assert headers == ["", "fifo", EVIL]
-    waits = next(row for row in rows if row[0] == "mean wait, h")
-    assert waits == ["mean wait, h", "0.0139", "0.0222 (+60 %)"]
+    waits = next(row for row in rows if row[0].startswith("mean wait, "))
+    assert waits == ["mean wait, min", "0.8333", "1.333 (+60 %)"]
+
+
+@pytest.mark.parametrize(
+    ("run_s", "unit", "told"), [(7200.0, "h", "2"), (5400.0, "min", "90"), (90.0, "s", "90"), (6.0, "s", "6"), (0.0, "s", "0")]
+)
+def test_times_are_told_in_what_suits_the_longest(run_s: float, unit: str, told: str) -> None:
+    job = JobOutcome(id="a", submitted=0, started=0, ended=run_s, held_s=run_s, gpus=1)
+    _, rows = table([Named("a", Outcome((job,), 8, ((0.0, 1.0), (run_s, 0.0)), 0, {}), 0)])
+    assert [f"mean completion time, {unit}", told] in rows
+    html_report("t", [Named("a", Outcome((job,), 8, ((0.0, 1.0), (run_s, 0.0)), 0, {}), 0)])
 
 
 class _Elements(HTMLParser):
@@ -75,6 +87,39 @@ def test_every_plot_is_an_image_of_its_own() -> None:
     for svg in drawn.values():
         ET.fromstring(svg)
         assert len(svg) < 40_000
+
+
+def test_every_plot_has_its_figures_in_a_table_and_says_what_to_look_for() -> None:
+    for one in drawn(runs()):
+        assert one.reading
+        assert one.rows, one.name
+        assert {len(row) for row in one.rows} == {len(one.headers)}, one.name
+
+
+def test_a_run_has_the_same_colour_in_every_plot_and_lines_differ_without_colour() -> None:
+    three = [Named(name, outcome(shift), 1.0) for name, shift in (("a", 0.0), ("b", 30.0), ("c", 60.0))]
+    for name, svg in figure_plots(three).items():
+        named = {mark.text: mark for mark in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")}
+        assert ("a" in named) == (name != "gains")
+        strokes = dict(re.findall(r'<path [^>]*stroke="(#\w+)"[^>]*?(?:stroke-dasharray="([^"]*)")?><title>', svg))
+        if strokes:
+            assert list(strokes) == list(COLORS[:3] if name != "gains" else COLORS[1:3])
+            assert len(set(strokes.values())) == len(strokes)
+        else:
+            assert f'fill="{COLORS[2]}"><title>' in svg
+
+
+def test_what_is_better_or_worse_is_said_without_colour() -> None:
+    page = html_report("t", runs())
+    assert '<span role="img" aria-label="worse" title="worse">✗</span>' in page
+    assert '<span role="img" aria-label="better" title="better">✓</span>' in html_report("t", list(reversed(runs())))
+
+
+def test_a_long_legend_goes_on_in_the_next_row() -> None:
+    many = [Named(f"a policy with a long name {n}", outcome(n), 1.0) for n in range(8)]
+    root = ET.fromstring(figure_plots(many)["waits"])
+    ends = [float(mark.get("x", 0)) + 7 * len(mark.text or "") for mark in root.iter() if mark.get("class") == "ink"]
+    assert max(ends) <= WIDTH
 
 
 def test_one_run_has_nothing_to_gain() -> None:

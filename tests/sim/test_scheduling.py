@@ -81,6 +81,7 @@ async def workload(world: World) -> None:
     await world.create(pod("stranger", scheduler="default-scheduler"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("write", range(1, 24 if SOAK else 13))
 def test_a_crash_between_any_two_writes(write: int, moment: Moment) -> None:

@@ -82,6 +82,7 @@ def _partition(world: World, machine: Machine, seconds: float) -> None:
     store.partition(seconds)
 
 
+@pytest.mark.slow
 def test_without_a_fence_nothing_is_replaced() -> None:
     async def scenario(world: World) -> None:
         guard(world)
@@ -124,6 +125,7 @@ def test_an_administrator_gives_a_node_up() -> None:
     simulate(scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["switched off", "cut off", "agent dead"])
 def test_after_its_fence_work_starts_elsewhere(how: str) -> None:
     async def scenario(world: World) -> None:

@@ -81,6 +81,8 @@ def test_nodes_from_a_file(tmp_path: Path) -> None:
         pytest.param("name,gpus\na,8\na,8\n", "line 3, column name: 'a' is the node of line 2", id="twice"),
         pytest.param("name,gpus\na,many\n", "line 2, column gpus: 'many'", id="no number"),
         pytest.param("name\na\n", "lacks the column gpus", id="column missing"),
+        pytest.param("name,gpus,memory_mb\na,8,1\n", "line 1: column 'memory_mb' is unknown", id="column misspelled"),
+        pytest.param("", "lacks the column name, gpus; it has none", id="empty"),
         pytest.param("name,gpus\na,0\n", "no node that has a GPU", id="no GPU"),
     ],
 )
@@ -95,3 +97,31 @@ def test_wrong_nodes_are_named(tmp_path: Path, text: str, says: str) -> None:
 def test_jobs_that_can_never_start() -> None:
     assert too_large([job(64_000)], parse_cluster("4x8")) == {"j": "asks for 64 GPUs and the cluster has 32"}
     assert not too_large([job(32_000)], parse_cluster("4x8"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        pytest.param(job(8000), "", id="fits"),
+        pytest.param(
+            job(8000, pods=1, cpu_milli=97_000), "8 GPUs, 97 cores on a node, and the empty cluster has room for 0", id="cores"
+        ),
+        pytest.param(job(1000, memory_mib=2000), "1 GPUs, 2,000 MiB on a node", id="memory"),
+        pytest.param(job(4000, pods=1, gpu_models=("T4",)), "4 GPUs of T4 on a node", id="model"),
+        pytest.param(job(2000, pods=1, gpu_models=("A10", "T4")), "", id="one of two models"),
+        pytest.param(job(24_000), "", id="one more node than there are, but not more GPUs"),
+        pytest.param(
+            job(4000, pods=4, cpu_milli=4 * 90_000),
+            "4 times 1 GPUs, 90 cores on a node, and the empty cluster has room for 2",
+            id="gang",
+        ),
+    ],
+)
+def test_jobs_that_no_node_could_hold(tmp_path: Path, asked: TraceJob, why: str) -> None:
+    path = tmp_path / "nodes.csv"
+    path.write_text(
+        "name,gpus,cpu_milli,memory_mib,model\na,8,96000,1000,V100\nb,8,96000,1000,V100\nc,2,8000,1000,T4\nd,8,8000,1000,V100\n"
+    )
+    found = too_large([asked], read_nodes(path, "nodes"))
+    assert (why in found["j"]) if why else not found
+    assert not too_large([asked], read_nodes(path, "counts"))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.counts import examples
 
 from muster.sim import trace_formats
 from muster.sim.trace_formats import FORMATS, TraceError, TraceJob, read_trace
@@ -15,7 +17,7 @@ from muster.sim.trace_formats import FORMATS, TraceError, TraceJob, read_trace
 PHILLY = "job_id,num_gpu,submit_time,iterations,model_name,duration\n"
 OPENB = (
     "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n"
-    "pod-0,12000,16384,1,460,T4|P100,LS,Running,10,100,40\n"
+    "pod-0,12000,16384,1,460,T4|P100|T4,LS,Running,10,100,40\n"
     "pod-1,6000,12288,2,1000,,BE,Failed,5,65,\n"
 )
 
@@ -38,6 +40,24 @@ def test_openb_runs_from_when_it_was_scheduled(tmp_path: Path) -> None:
     second, first = read_trace(written(tmp_path, OPENB), "openb")
     assert (first.id, first.submit_s, first.run_s, first.gpu_milli, first.gpu_models) == ("pod-0", 10, 60, 460, ("P100", "T4"))
     assert (second.id, second.submit_s, second.run_s, second.gpu_milli, second.cpu_milli) == ("pod-1", 5, 60, 2000, 6000)
+
+
+def test_files_may_be_packed_and_have_a_mark_and_windows_line_ends(tmp_path: Path) -> None:
+    plain = PHILLY + "7,16,2000,999,vgg16,1500000\n\n8,1,1000,1,a2c,500\n"
+    expected = read_trace(written(tmp_path, plain), "philly")
+    windows = b"\xef\xbb\xbf" + plain.replace("\n", "\r\n").encode()
+    for data in (windows, gzip.compress(windows)):
+        assert read_trace(written(tmp_path, data), "philly") == expected
+    line = gzip.compress(b'{"id": "a", "submit_s": 0, "run_s": 1}\n')
+    assert [job.id for job in read_trace(written(tmp_path, line, "t.jsonl.gz"), "muster")] == ["a"]
+
+
+def test_a_file_that_unpacks_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_formats, "FILE_BYTES_MAX", 10_000)
+    packed = gzip.compress((PHILLY + "1,1,0,0,m,1\n" * 10_000).encode())
+    assert len(packed) < 10_000
+    with pytest.raises(TraceError, match="unpacked, it is larger"):
+        list(trace_formats.csv_rows(written(tmp_path, packed), ("job_id",)))
 
 
 def test_muster_is_the_same_as_csv_and_as_json_lines(tmp_path: Path) -> None:
@@ -64,6 +84,14 @@ def test_muster_is_the_same_as_csv_and_as_json_lines(tmp_path: Path) -> None:
         pytest.param("philly", PHILLY, "holds no job", id="no job"),
         pytest.param("philly", "job_id,num_gpu\n", "lacks the column submit_time, model_name, duration", id="columns missing"),
         pytest.param("philly", PHILLY + "1,2\n", "line 2: 2 values for 6 columns", id="short line"),
+        pytest.param("philly", PHILLY.replace(",", ";"), "columns are separated by commas", id="semicolons"),
+        pytest.param("philly", PHILLY.replace(",", "\t"), "it has job_id num_gpu", id="tabs"),
+        pytest.param("philly", PHILLY.replace("\n", "\r") + "1,1,0,0,m,1\r", "save the file with the line ends", id="only CR"),
+        pytest.param("philly", PHILLY.encode("utf-16"), "line 1, byte 1: not UTF-8; save it as UTF-8", id="UTF-16"),
+        pytest.param("philly", gzip.compress(PHILLY.encode() * 50)[:40], "damaged or cut off", id="half a gzip"),
+        pytest.param("philly", b"\x1f\x8bxx", "damaged or cut off", id="no gzip after all"),
+        pytest.param("muster", "id,submit_s,run_s,gpus\na,0,1,0.0004\n", "less than a thousandth", id="next to no GPU"),
+        pytest.param("muster", "id,submit_s,run_s\na,0,1000000000000000000\n", "from 0 to 1e+10", id="longer than the world"),
         pytest.param("philly", PHILLY + "1,x,0,0,m,1\n", "line 2, column num_gpu: 'x' must be a whole number", id="no number"),
         pytest.param("philly", PHILLY + "1,1_0,0,0,m,1\n", "column num_gpu: '1_0'", id="underscore"),
         pytest.param("philly", PHILLY + "1,-1,0,0,m,1\n", "column num_gpu: '-1'", id="negative"),
@@ -125,7 +153,7 @@ _CELLS = st.one_of(
 _ROWS = st.lists(st.lists(_CELLS, max_size=12).map(",".join), max_size=6).map("\n".join)
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     format_name=st.sampled_from(FORMATS),
     header=st.sampled_from(_HEADERS),

@@ -110,46 +110,33 @@ def test_a_policy_that_is_not_there_is_told_which_are() -> None:
 needs_philly = pytest.mark.skipif(not PHILLY.is_dir(), reason="the Philly traces are not in ../shared/data/philly")
 
 
+OVERLOADED = ("trace1.csv", "16x8")
+BUSY = ("trace2.csv", "48x8")
+
+
 @needs_philly
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("policy", "jct_mean_h", "wait_mean_h", "jct_p99_h", "wait_wide_mean_h"),
-    [
-        ("fifo", 831.6, 762.1, 1270, 877.8),
-        ("skip-ahead", 567.2, 497.6, 1356, 1052.7),
-        ("easy", 614.6, 545.1, 1246, 818.9),
-        ("sjf", 159.8, 90.2, 1454, 825.6),
-    ],
-)
-def test_trace_1_is_within_5_percent_of_independent_figures(
-    policy: str, jct_mean_h: float, wait_mean_h: float, jct_p99_h: float, wait_wide_mean_h: float
-) -> None:
-    """Counts only, true lengths known, 128 GPUs: figures of a program that shares nothing with the engine."""
-    jobs = read_trace(PHILLY / "trace1.csv", "philly")
-    found = figures(run(jobs, policy, "16x8"), 0)
-    assert found.jct_mean_h == pytest.approx(jct_mean_h, rel=0.05)
-    assert found.wait_mean_h == pytest.approx(wait_mean_h, rel=0.05)
-    assert found.jct_p99_h == pytest.approx(jct_p99_h, rel=0.05)
-    assert found.wait_wide_mean_h == pytest.approx(wait_wide_mean_h, rel=0.05)
-
-
-@needs_philly
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    ("policy", "jct_mean_h", "wait_mean_h", "jct_p99_h", "wait_wide_mean_h"),
+    ("trace", "policy", "jct_mean_h", "wait_mean_h", "jct_p99_h", "wait_wide_mean_h"),
     [
-        ("fifo", 192.2, 164.5, 611, 199.8),
-        ("skip-ahead", 74.7, 46.9, 881, 337.2),
-        ("easy", 127.0, 99.2, 595, 179.2),
-        ("sjf", 41.3, 13.5, 874, 137.3),
+        (OVERLOADED, "fifo", 831.6, 762.1, 1270, 877.8),
+        (OVERLOADED, "skip-ahead", 567.2, 497.6, 1356, 1052.7),
+        (OVERLOADED, "easy", 614.6, 545.1, 1246, 818.9),
+        (OVERLOADED, "sjf", 159.8, 90.2, 1454, 825.6),
+        (BUSY, "fifo", 192.2, 164.5, 611, 199.8),
+        (BUSY, "skip-ahead", 74.7, 46.9, 881, 337.2),
+        (BUSY, "easy", 127.0, 99.2, 595, 179.2),
+        (BUSY, "sjf", 41.3, 13.5, 874, 137.3),
     ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )
-def test_trace_2_is_within_5_percent_of_independent_figures(
-    policy: str, jct_mean_h: float, wait_mean_h: float, jct_p99_h: float, wait_wide_mean_h: float
+def test_a_public_trace_is_within_5_percent_of_independent_figures(
+    trace: tuple[str, str], policy: str, jct_mean_h: float, wait_mean_h: float, jct_p99_h: float, wait_wide_mean_h: float
 ) -> None:
-    """Counts only, true lengths known, 384 GPUs."""
-    jobs = read_trace(PHILLY / "trace2.csv", "philly")
-    found = figures(run(jobs, policy, "48x8"), 0)
+    """Counts only, true lengths known: figures of a program that shares nothing with the engine."""
+    name, cluster = trace
+    found = figures(run(read_trace(PHILLY / name, "philly"), policy, cluster), 0)
     assert found.jct_mean_h == pytest.approx(jct_mean_h, rel=0.05)
     assert found.wait_mean_h == pytest.approx(wait_mean_h, rel=0.05)
     assert found.jct_p99_h == pytest.approx(jct_p99_h, rel=0.05)
@@ -157,6 +144,7 @@ def test_trace_2_is_within_5_percent_of_independent_figures(
 
 
 @needs_philly
+@pytest.mark.slow
 @pytest.mark.soak
 def test_balanced_has_the_mean_of_the_shortest_first_and_the_tail_of_easy() -> None:
     """Trace 2, against the independent figures above; the longest job under EASY takes 1,209 h there."""

@@ -263,6 +263,7 @@ async def _voted(world: World) -> bool:
     return any(one["status"]["phase"] == "Reserved" for one in await world.objects(KUSCIA, "TaskResource", "bob"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("write", range(1, 24) if SOAK else range(1, 14, 4))
 @pytest.mark.parametrize("who", ["alice-manager", "bob-manager", "bob-interconn"])

@@ -11,20 +11,22 @@ from tests.sim.trace_building import CLUSTER, small_trace
 
 from muster.engine import events as ev
 from muster.engine.decisions import Evict, Place, PlacedPod, Victim
-from muster.engine.facts import PodFacts, PodStatusFacts
+from muster.engine.facts import LimitsFacts, Meta, PodFacts, PodStatusFacts, QueueFacts, QueueSpecFacts
 from muster.engine.testing import node, pod
 from muster.engine.work import Work, encode_work
 from muster.history.reader import Log
 from muster.history.recorder import Recorder
 from muster.history.records import Step
 from muster.history.stores import DirectoryStore
+from muster.objects.job_pods import DEFAULT_SCHEDULER
 from muster.objects.labels import Muster
-from muster.sim.recorded import Reading, Recorded, read_log, recorded_of
+from muster.sim.log_reading import Reading
+from muster.sim.recorded import Recorded, read_log, recorded_of
 from muster.sim.trace_cluster import parse_cluster
 from muster.sim.trace_policy import load_policy
 from muster.sim.trace_run import Outcome
 from muster.sim.trace_simulation import Setup, simulate
-from muster.sim.what_if import Change, what_if
+from muster.sim.what_if import Change, nodes_like, what_if
 
 
 def setup(policy: str) -> Setup:
@@ -65,11 +67,62 @@ def test_on_more_nodes_nobody_waits(tmp_path: Path) -> None:
     assert all(job.wait_s == 0 for job in outcome.jobs)
 
 
+def test_other_nodes_have_what_the_recorded_ones_have_but_for_gpus() -> None:
+    """Jobs of 6 cores: on nodes of 8 GPUs that say nothing of cores, one fits a node as before."""
+    steps: list[tuple[float, list[ev.AnyEvent], list[Place | Evict]]] = [
+        (0, [ev.NodeSeen(node(f"n{n}", cpu="8", labels={"zone": "z"})) for n in range(3)], []),
+        (1, [ev.NodeSeen(node("large", cpu="64"))], []),
+        (
+            2,
+            [ev.PodSeen(pod(f"p{n}", cpu="6", schedulerName=DEFAULT_SCHEDULER)) for n in range(4)],
+            [place(f"p{n}") for n in range(4)],
+        ),
+        (100, [ev.PodGone(uid(f"p{n}")) for n in range(4)], []),
+    ]
+    recorded = read(*steps)
+    found = nodes_like(recorded, parse_cluster("2x8", "nodes"))
+    assert [one.status.allocatable["cpu"] for one in found] == ["8", "8"]
+    assert [one.status.allocatable["nvidia.com/gpu"] for one in found] == [8, 8]
+    assert found[0].metadata.labels["zone"] == "z"
+    assert found[0].metadata.labels["kubernetes.io/hostname"] == "node-0"
+    fewer = what_if(recorded, Change(load_policy("fifo"), parse_cluster("2x8", "nodes")))
+    assert sorted(job.wait_s for job in fewer.jobs) == [0, 0, 98, 98]
+    assert (fewer.gpus, fewer.unit) == (16, "core")
+
+
+def test_queues_stay_as_they_were_under_another_policy(tmp_path: Path) -> None:
+    """Two queues with limits of one pod each: by name, another policy keeps the limits; a file with queues replaces them."""
+    queues = [
+        QueueFacts(metadata=Meta(name=name), spec=QueueSpecFacts(policy="old", limits=LimitsFacts(concurrent={"cpu": "2"})))
+        for name in ("a", "b")
+    ]
+    pods = [
+        seen(f"{queue}{n}", work=Work(job=f"Job/default/{queue}{n}", queue=queue, submitted=1))
+        for queue in "ab"
+        for n in range(2)
+    ]
+    recorded = read(
+        (0, [ev.NodeSeen(node("n1", cpu="64")), *(ev.QueueSeen(queue) for queue in queues)], []),
+        (1, [*pods], [place(f"{queue}{n}") for queue in "ab" for n in range(2)]),
+        (51, [ev.PodGone(uid(f"{queue}{n}")) for queue in "ab" for n in range(2)], []),
+    )
+    kept = what_if(recorded, Change(load_policy("fifo")))
+    assert sorted(job.wait_s for job in kept.jobs) == [0, 0, 50, 50]
+    mine = tmp_path / "mine.yaml"
+    head = "apiVersion: muster.dev/v1alpha1\nkind: "
+    queue = head + "Queue\nmetadata: {name: NAME}\nspec: {policy: p}\n---\n"
+    policy = head + "SchedulingPolicy\nmetadata: {name: p}\nspec: {factors: [{name: a, source: AgeSeconds}], formula: a}\n"
+    mine.write_text(queue.replace("NAME", "a") + queue.replace("NAME", "b") + policy)
+    replaced = what_if(recorded, Change(load_policy(str(mine))))
+    assert [job.wait_s for job in replaced.jobs] == [0, 0, 0, 0]
+
+
 # -- what is in a log ----------------------------------------------------------------------------------------------------------
 
 
 def seen(name: str, *, on: str = "", phase: str = "", work: Work | None = None, gates: bool = False) -> ev.PodSeen:
-    more: dict[str, Any] = {"schedulingGates": [{"name": "g"}]} if gates else {}
+    more: dict[str, Any] = {"schedulerName": DEFAULT_SCHEDULER}
+    more |= {"schedulingGates": [{"name": "g"}]} if gates else {}
     notes = {Muster.WORK: encode_work(work)} if work is not None else {}
     facts = pod(name, cpu="2", node=on, annotations=notes, **more)
     return ev.PodSeen(PodFacts(metadata=facts.metadata, spec=facts.spec, status=PodStatusFacts(phase=phase)))
@@ -102,6 +155,19 @@ def test_a_job_runs_from_its_placement_to_its_end() -> None:
     (job,) = found.jobs
     assert (job.arrival, job.run_s, job.gpus, found.outcome.unit, found.outcome.gpus) == (10, 25, 2, "core", 8)
     assert [(one.submitted, one.started, one.ended, one.wait_s) for one in found.outcome.jobs] == [(10, 15, 40, 5)]
+
+
+def test_pods_of_another_scheduler_are_part_of_the_world() -> None:
+    reading = Reading()
+    reading.served = frozenset({DEFAULT_SCHEDULER})
+    other = pod("other", cpu="2", schedulerName="default-scheduler")
+    bound = pod("other", cpu="2", schedulerName="default-scheduler", node="n1")
+    reading.take(0, [ev.NodeSeen(node("n1", cpu="8")), ev.PodSeen(other), seen("mine")])
+    reading.take(5, [ev.PodSeen(bound)])
+    found = recorded_of(reading)
+    assert [job.id for job in found.jobs] == ["Pod/default/mine"]
+    assert [event.pod.spec.node_name for _, event in found.world if isinstance(event, ev.PodSeen)] == ["", "n1"]
+    assert any("another scheduler" in note for note in found.notes)
 
 
 def test_who_was_evicted_and_came_back_is_one_job() -> None:
@@ -139,4 +205,4 @@ def test_pods_that_had_a_node_stay_in_the_world() -> None:
     found = read((0, [seen("old", on="n1")], []), (5, [ev.PodGone(uid("old"))], []))
     assert not found.jobs
     assert [(at, type(event).__name__) for at, event in found.world] == [(0, "PodSeen"), (5, "PodGone")]
-    assert found.notes == ("1 pods had a node when they were first seen: they stay there as long as they did",)
+    assert found.notes == ("1 pods had a node when they were first seen, or another scheduler: they stay as they were",)

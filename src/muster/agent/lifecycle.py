@@ -43,6 +43,8 @@ from muster.objects.kinds.containers import Container
 LOOK_AGAIN_S = 120.0
 """Also when nothing is known to be due: a lost notice must not hold up a pod for long."""
 STARTING_S = 5.0
+HELD_S = 1.0
+"""So soon after a node may start pods again its pods start: nobody tells each of them."""
 POST_START_S = 120.0
 KILL_AGAIN_S = 5.0
 AFTER_HOOK_S = 2.0
@@ -82,7 +84,7 @@ def decide(at: Situation, now: float) -> Decision:
     if at.started_at is not None and at.spec.active_deadline_seconds is not None:
         draft.look_again(at.started_at + at.spec.active_deadline_seconds - now)
     if at.is_held and not any(facts.is_alive for facts in at.containers.values()):
-        draft.look_again(STARTING_S)
+        draft.look_again(HELD_S)
         return draft.done()
     if not at.has_sandbox:
         if at.sandbox_problem is not None and at.sandbox_problem.retry_at > now:

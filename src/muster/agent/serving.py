@@ -108,6 +108,7 @@ class Endpoint:
         self._clock = clock
         self._is_healthy = is_healthy
         self._streams = 0
+        self._followers: set[asyncio.Task[object]] = set()
         self._runner: web.AppRunner | None = None
         self.door: Door | None = None
         self.port = 0
@@ -141,6 +142,8 @@ class Endpoint:
             assert self.door is not None
             assert runner.server is not None
             await self.door.close()
+            for follower in self._followers:
+                follower.cancel()  # it would go on as long as the container does, and STOP_S would pass for nothing
             await runner.server.shutdown(STOP_S)
             await runner.cleanup()
             await self.door.drop()
@@ -174,10 +177,15 @@ class Endpoint:
         if self._streams >= STREAMS_MAX:
             return _text(429, f"{STREAMS_MAX} logs are being read on this node; try again when one of them has ended")
         self._streams += 1
+        task = asyncio.current_task()
+        assert task is not None
+        if query.follow:
+            self._followers.add(task)
         try:
             return await self._stream(request, query)
         finally:
             self._streams -= 1
+            self._followers.discard(task)
 
     async def _stream(self, request: web.Request, query: LogQuery) -> web.StreamResponse:
         async with _closed(self._logs(query)) as chunks:

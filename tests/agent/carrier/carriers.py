@@ -57,6 +57,12 @@ class CarrierUnderTest(abc.ABC):
         self.store = store
         self.tmp_path = tmp_path
         self.node = f"node-{uuid.uuid4().hex[:8]}"
+        self.was_killed = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_up(self) -> bool:
+        return self._task is not None and not self._task.done()
 
     @abc.abstractmethod
     async def start(self) -> None: ...
@@ -94,7 +100,6 @@ class LocalCarrier(CarrierUnderTest):
             directory.mkdir()
         self.config = self.make_config()
         self.pods: LocalPods | None = None
-        self._task: asyncio.Task[None] | None = None
         self._shims: Shims | None = None
         self._runtime: ContainerRuntime | None = None
 
@@ -136,6 +141,7 @@ class LocalCarrier(CarrierUnderTest):
 
     async def kill(self) -> None:
         """The loop is shared with the test, so a crash is: the zygote dies, and every task ends where it stands."""
+        self.was_killed = True
         if self._shims is not None and self._shims.zygote_pid is not None:
             os.kill(self._shims.zygote_pid, signal.SIGKILL)
         await self.stop()
@@ -189,7 +195,9 @@ class RuncCarrier(LocalCarrier):
     def make_runtime(self, shims: Shims, cgroups: Any) -> ContainerRuntime:
         from muster.agent.runtimes.runc import RuncRuntime
 
-        return RuncRuntime(self.layout, shims, cgroups, self.config)
+        made = RuncRuntime(self.layout, shims, cgroups, self.config)
+        made.store._is_durable = False  # a sync of the whole disk for each test is not what is tested
+        return made
 
 
 CARRIERS: dict[str, type[CarrierUnderTest]] = {"process": ProcessCarrier, "runc": RuncCarrier}

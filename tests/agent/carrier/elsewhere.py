@@ -46,7 +46,6 @@ class KubernetesCarrier(CarrierUnderTest):
         self._kubelet: ProcessCarrier | None = None
         self._logs: LogServer | None = None
         self._pods: KubernetesPods | None = None
-        self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         if self._there is None:
@@ -68,6 +67,7 @@ class KubernetesCarrier(CarrierUnderTest):
             self._pods = None
 
     async def kill(self) -> None:
+        self.was_killed = True
         await self.stop()
 
     async def close(self) -> None:

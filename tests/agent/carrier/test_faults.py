@@ -123,8 +123,8 @@ def is_settled(pod: Raw) -> bool:
 @pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(ROUNDS))
+@pytest.mark.needs("hostpath", "records")
 async def test_any_order_of_deaths(world: World, seed: int) -> None:
-    world.needs("hostpath", "records")
     story = Story(world, seed)
     await story.play()
     for name in story.made:

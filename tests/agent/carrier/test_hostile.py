@@ -22,8 +22,8 @@ async def neighbour_is_well(world: World) -> None:
     assert status(await world.ended("after"))["phase"] == "Succeeded"
 
 
+@pytest.mark.needs("limits")
 async def test_one_that_eats_memory_is_killed_and_it_is_said_why(world: World) -> None:
-    world.needs("limits")
     await with_neighbour(world)
     limits = {"limits": {"memory": "32Mi"}}
     await world.create(containers=[world.container("x=a; while true; do x=$x$x; done", resources=limits)])
@@ -33,8 +33,8 @@ async def test_one_that_eats_memory_is_killed_and_it_is_said_why(world: World) -
 
 
 @pytest.mark.slow
+@pytest.mark.needs("limits")
 async def test_one_that_forks_without_end(world: World) -> None:
-    world.needs("limits")
     await with_neighbour(world)
     bomb = "b() { b | b & }; b; sleep 1000"
     limits = {"limits": {"cpu": "200m", "memory": "256Mi"}}
@@ -45,8 +45,8 @@ async def test_one_that_forks_without_end(world: World) -> None:
     await world.gone()
 
 
+@pytest.mark.needs("disk")
 async def test_one_that_fills_its_disk_is_evicted(world: World) -> None:
-    world.needs("disk")
     await with_neighbour(world)
     script = "dd if=/dev/zero of=/v/big bs=1024 count=20480 2>/dev/null; sleep 1000"
     limits = {"limits": {"ephemeral-storage": "5Mi"}}
@@ -58,8 +58,8 @@ async def test_one_that_fills_its_disk_is_evicted(world: World) -> None:
     await neighbour_is_well(world)
 
 
+@pytest.mark.needs("disk")
 async def test_one_that_fills_a_volume_beyond_its_limit(world: World) -> None:
-    world.needs("disk")
     script = "dd if=/dev/zero of=/v/big bs=1024 count=4096 2>/dev/null; sleep 1000"
     container = world.container(script, volumeMounts=[{"name": "v", "mountPath": "/v"}])
     await world.create(containers=[container], volumes=[{"name": "v", "emptyDir": {"sizeLimit": "1Mi"}}])
@@ -77,8 +77,8 @@ async def test_one_that_prints_without_end(world: World) -> None:
     await neighbour_is_well(world)
 
 
+@pytest.mark.needs("reports")
 async def test_one_that_spoils_its_report(world: World) -> None:
-    world.needs("reports")
     script = (
         "rm -f $MUSTER_REPORT; ln -s /etc/shadow $MUSTER_REPORT; sleep 1; rm -f $MUSTER_REPORT; mkfifo $MUSTER_REPORT; sleep 1;"
         """rm -f $MUSTER_REPORT; head -c 2000000 /dev/zero > $MUSTER_REPORT; echo >> $MUSTER_REPORT;"""
@@ -100,24 +100,24 @@ async def test_one_that_spoils_its_report(world: World) -> None:
     ],
     ids=["hostPID", "hostIPC", "runtimeClass"],
 )
+@pytest.mark.needs("records")
 async def test_what_is_refused(world: World, spec: dict[str, Any], word: str) -> None:
-    world.needs("records")
     await world.create("true", **spec)
     pod = await world.ended()
     assert (status(pod)["phase"], status(pod)["reason"]) == ("Failed", "PodNotSupported")
     assert word in status(pod)["message"]
 
 
+@pytest.mark.needs("records")
 async def test_privileged_is_refused(world: World) -> None:
-    world.needs("records")
     await world.create(containers=[world.container("true", securityContext={"privileged": True})])
     pod = await world.ended()
     assert status(pod)["reason"] == "PodNotSupported"
     assert "privileged" in status(pod)["message"]
 
 
+@pytest.mark.needs("records")
 async def test_a_pod_for_another_runtime(world: World) -> None:
-    world.needs("records")
     await world.create("true", annotations={"muster.dev/runtime": "kubernetes"})
     pod = await world.ended()
     assert status(pod)["reason"] == "RuntimeMismatch"

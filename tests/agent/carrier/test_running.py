@@ -27,8 +27,8 @@ async def test_a_pod_ends_as_its_command_does(world: World, code: int, phase: st
 
 
 @pytest.mark.parametrize(("command", "has_started"), [("/bin/sh", True), ("/no/such/program", False)])
+@pytest.mark.needs("events")
 async def test_only_what_did_start_is_said_to_have_started(world: World, command: str, has_started: bool) -> None:
-    world.needs("events")
     container = world.container(command=[command, "-c", "exit 7"])
     await world.create(containers=[container])
     found = terminated(await world.ended())

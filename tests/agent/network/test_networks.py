@@ -50,7 +50,18 @@ s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.bind(("0.0.0.0", int(sys.argv[1])))
 print("ready", flush=True)
 while True:
-    print(s.recvfrom(100)[1][0], flush=True)
+    data, sender = s.recvfrom(100)
+    print(data.decode(), sender[0], flush=True)
+"""
+SAY = """
+import socket, sys
+word, host, port, bind = sys.argv[1].encode(), sys.argv[2], int(sys.argv[3]), "".join(sys.argv[4:])
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+if bind:
+    s.setsockopt(socket.SOL_IP, 19, 1)  # IP_TRANSPARENT: any address may be the sender's
+    s.bind((bind, 0))
+s.sendto(word, (host, port))
+print("said", flush=True)
 """
 
 
@@ -335,7 +346,7 @@ async def test_a_pod_sends_as_itself_only(machine: Machine) -> None:
     heard = machine.program(server.netns, "-c", HEAR, "7000")
     assert heard.line() == "ready"
     for liar in (victim.ip, "203.0.113.9"):
-        machine.program(bad.netns, "-c", HELLO, server.ip, "7000", liar).line()
+        assert machine.program(bad.netns, "-c", SAY, "lie", server.ip, "7000", liar).line() == "said"
 
     def other_hardware(netns: PodNetwork, hardware: bytes) -> None:
         def change() -> None:
@@ -345,10 +356,10 @@ async def test_a_pod_sends_as_itself_only(machine: Machine) -> None:
         within(netns.netns, change)
 
     other_hardware(bad, b"\x0a\x58" + ipaddress.IPv4Address(victim.ip).packed)
-    machine.program(bad.netns, "-c", HELLO, server.ip, "7000").line()
+    assert machine.program(bad.netns, "-c", SAY, "lie", server.ip, "7000").line() == "said"
     other_hardware(bad, b"\x0a\x58" + ipaddress.IPv4Address(bad.ip).packed)
-    machine.program(bad.netns, "-c", HELLO, server.ip, "7000").line()
-    assert heard.line() == bad.ip, "the first that is heard is the only honest one"
+    assert machine.program(bad.netns, "-c", SAY, "truth", server.ip, "7000").line() == "said"
+    assert heard.line() == f"truth {bad.ip}", "the first that is heard is the only honest one"
     await networks.teardown()
 
 
