@@ -26,18 +26,26 @@ from muster.controllers import cluster_controllers
 from muster.controllers.long_runs import tune_for_long_runs
 from muster.controllers.manager import Election, Manager
 from muster.controllers.runtime import Controller, Runnable
+from muster.controllers.scheduler_running import SchedulerRunner
+from muster.controllers.work_sizes import is_part_of_job
+from muster.history.actions import action_of
 from muster.history.recorder import Recorder
 from muster.objects.labels import Muster
-from muster.objects.status import Forbidden, NotFound
+from muster.objects.status import Forbidden, NotFound, Raw
 from muster.objects.time import Clock, wall_clock
+from muster.server import access_review
+from muster.server.accounting import AccountedPods
 from muster.server.bandwidth_admission import FOLLOWED, BandwidthFits, Capacities
-from muster.server.limits_admission import SubmissionLimits, manages_users_by_review
+from muster.server.forecasting import Forecasting
+from muster.server.limits_admission import SubmissionLimits
 from muster.server.logs import logger
 from muster.server.people import FOLLOWED as PEOPLE
 from muster.server.people import People
 from muster.server.queue_acts import QueueActs, by_review
 from muster.server.webhook import Webhook
-from muster.store.informer import Change, ChangeType
+from muster.server.whose_work import FillsInUser
+from muster.store.cache import Cached
+from muster.store.informer import Change, ChangeType, Informer
 from muster.store.kubernetes import KubernetesStore
 from muster.store.leases import new_identity
 
@@ -87,6 +95,9 @@ class Cluster:
         self._clock = clock
         self._capacities = Capacities()
         self._people = People(clock, self._capacities.image, self._capacities.is_partner)
+        self._history: Recorder | None = None
+        self._followed: list[Informer] | None = None
+        """By which webhooks judge; None until all are there."""
         self._undo = contextlib.AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -100,18 +111,19 @@ class Cluster:
     async def _start(self) -> None:
         self._undo.push_async_callback(self._store.close)
         await self._check_namespace()
+        self._history = self._recorder()
         every = cluster_controllers(
             scheduler_config=self.options.scheduler_config,
             workload_approval=self.options.workload_approval,
-            history=self._recorder(),
+            history=self._history,
+            forecast=Forecasting(lambda: None, self._capacities.image).forecast,
         )
         controllers = [c for c in every if c.name not in self.options.left_out]
         if self.options.has_webhooks:
             controllers.append(await self._start_webhooks())
         self._start_manager(controllers)
         if self.options.has_webhooks:
-            await self._follow_capacities()
-            await self._follow_people()
+            self._followed = [*await self._follow_capacities(), *await self._follow_people()]
         host, port = self.options.health_listen
         self.health = Endpoint("health", HealthApp({"controllers": self._ready}), host, port)
         await self.health.start()
@@ -121,6 +133,7 @@ class Cluster:
         if self.options.history is None:
             return None
         recorder = self.options.history.recorder(self._clock)
+        recorder.stand_by(self.identity)
         self._undo.push_async_callback(asyncio.to_thread, recorder.close)
         return recorder
 
@@ -142,18 +155,46 @@ class Cluster:
         context = server_context()
         self._load_leaf(authority, context)
         host, port = self.options.webhook_listen
-        own = f"system:serviceaccount:{self.options.lease_namespace}:{manifests.CONTROLLER}"
+        trusted, allows = frozenset({self._account}), access_review.by_review(self._store)
         hooks = [
             BandwidthFits(self._capacities),
-            QueueActs(by_review(self._store), self._clock, trusted=frozenset({own})),
-            SubmissionLimits(self._people, manages_users_by_review(self._store), trusted=frozenset({own})),
+            QueueActs(by_review(self._store), self._clock, trusted=trusted),
+            FillsInUser(self._people),
+            *([] if "ledger" in self.options.left_out else [AccountedPods(trusted=trusted, allows=allows)]),
+            # The last to judge: what it accepts counts from then on.
+            SubmissionLimits(self._people, allows, trusted=trusted),
         ]
-        self.webhooks = Endpoint("webhook", Webhook(hooks=hooks), host, port, context)
+        app = Webhook(
+            hooks=hooks,
+            listener=self._note_action,
+            unheard=trusted,
+            is_ours=self._is_ours,
+            not_ready=self._not_filled,
+            clock=self._clock,
+        )
+        self.webhooks = Endpoint("webhook", app, host, port, context)
         await self.webhooks.start()
         self._undo.push_async_callback(self.webhooks.stop)
         controller = WebhookCa(authority)
         self._spawn(self._renew(controller, context), "webhook certificates")
         return controller
+
+    @property
+    def _account(self) -> str:
+        """As whom the replicas act."""
+        return f"system:serviceaccount:{self.options.lease_namespace}:{manifests.CONTROLLER}"
+
+    def _is_ours(self, pod: Raw) -> bool:
+        """Whether a pod is for a scheduler that Muster is."""
+        name = str((pod.get("spec") or {}).get("schedulerName") or "")
+        runners = self.manager.runners if self.manager is not None else ()
+        sources = [runner.source for runner in runners if isinstance(runner, SchedulerRunner)]
+        return any(source is not None and name in source.current.served for source in sources)
+
+    def _note_action(self, entry: Raw) -> None:
+        action = action_of(entry)
+        if action is not None and self._history is not None:
+            self._history.action(action)
 
     async def _authority(self) -> Authority:
         try:
@@ -192,9 +233,17 @@ class Cluster:
         self.manager = Manager(self._store, controllers, clock=self._clock, election=election)
         self._spawn(self.manager.run(), "controllers")
 
-    async def _follow_capacities(self) -> None:
+    def _not_filled(self) -> str:
+        """Why webhooks would judge by half a picture: a limit that is not known yet holds nobody."""
+        if self._followed is None:
+            return "the controller has just started"
+        missing = [informer.resource.qualified for informer in self._followed if not informer.has_synced]
+        return f"it has not read all {', '.join(sorted(missing))} yet" if missing else ""
+
+    async def _follow_capacities(self) -> list[Informer]:
         """Every replica answers webhooks, so each keeps its own picture of what the nodes have."""
         assert self.manager is not None
+        followed = []
         for group, kind in FOLLOWED:
             try:
                 informer = await self.manager.hub.informer(group, kind)
@@ -206,10 +255,13 @@ class Cluster:
                 self._capacities.apply(kind, change.newest.raw, deleted=change.type is ChangeType.DELETED)
 
             informer.add_handler(take)
+            followed.append(informer)
+        return followed
 
-    async def _follow_people(self) -> None:
-        """Who is who, and what is submitted. Pods are not asked about here, but those of users and queues count."""
+    async def _follow_people(self) -> list[Informer]:
+        """Who is who, and what is submitted."""
         assert self.manager is not None
+        followed = []
         for group, kind in PEOPLE:
             try:
                 informer = await self.manager.hub.informer(group, kind)
@@ -219,11 +271,13 @@ class Cluster:
 
             def take(change: Change, kind: str = kind) -> None:
                 newest = change.newest
-                if kind == "Pod" and (newest.controller_uid or not {Muster.USER, Muster.QUEUE} & newest.labels.keys()):
+                if kind == "Pod" and newest.controller_uid and not _counts_by_itself(newest):
                     return
                 self._people.apply(kind, newest.raw, deleted=change.type is ChangeType.DELETED)
 
             informer.add_handler(take)
+            followed.append(informer)
+        return followed
 
     def _spawn(self, work: object, name: str) -> None:
         assert asyncio.iscoroutine(work)
@@ -247,6 +301,11 @@ class Cluster:
 
     async def stop(self) -> None:
         await self._undo.aclose()
+
+
+def _counts_by_itself(pod: Cached) -> bool:
+    """Of pods with a controller, those of others' controllers that name a user or queue. Most are read no further."""
+    return bool({Muster.USER, Muster.QUEUE, Muster.GROUP} & pod.labels.keys()) and not is_part_of_job(pod.raw)
 
 
 async def _end(task: asyncio.Task[None]) -> None:

@@ -13,6 +13,8 @@ from muster.cli.output import cell_text
 from muster.objects.ages import human_duration
 from muster.objects.status import Raw
 
+AT_ONCE_S = 1.0
+
 
 def eta_lines(subject: str, answer: Raw, now: float, zone: tzinfo | None = None) -> Iterator[str]:
     """`zone` None is that of this machine."""
@@ -23,10 +25,18 @@ def eta_lines(subject: str, answer: Raw, now: float, zone: tzinfo | None = None)
     if state == "running":
         yield f"{cell_text(subject)}: has started, {moment(float(answer.get('started') or now), now, zone)}"
         return
+    if state in ("ended", "idle"):
+        phase = cell_text(answer.get("phase") or "Pending")
+        what = "is in no line" if state == "ended" else "no task of it waits for a place"
+        yield f"{cell_text(subject)}: {phase}; {what}"
+        return
     yield f"{cell_text(subject)}: {'waits' if state == 'waiting' else 'if it were sent now'}{place}"
     items = answer.get("items") or []
     first: Raw = items[0] if items else {"start": None, "gpus": 0}
-    yield f"  Start: {_start_text(first.get('start'), now, zone)}"
+    if answer.get("never"):
+        yield f"  Start: never as it is: {cell_text(answer['never'])}"
+    else:
+        yield f"  Start: {_start_text(first.get('start'), now, zone)}"
     if first.get("start") is None and answer.get("refused"):
         yield f"  It is not forecast while it may not be tried: {cell_text(answer['refused'])}"
     for other in items[1:]:
@@ -36,6 +46,8 @@ def eta_lines(subject: str, answer: Raw, now: float, zone: tzinfo | None = None)
         grounds = f" ({cell_text(answer['grounds'])})" if answer.get("grounds") else ""
         high = f", nine in ten at most {human_duration(float(answer['runHighS']))}" if answer.get("runHighS") else ""
         yield f"  Expected to run: {human_duration(float(answer['runS']))}{high}{grounds}"
+    if answer.get("affinityGrounds"):
+        yield f"  Where, if there is room: work like it {cell_text(answer['affinityGrounds'])}"
     start = first.get("start")
     if start and start.get("grounds"):
         yield f"  Grounds: {cell_text(start['grounds'])}"
@@ -47,7 +59,9 @@ def _start_text(start: Raw | None, now: float, zone: tzinfo | None) -> str:
     if not start:
         return "nothing can be said"
     if start.get("earliest") is None or start.get("latest") is None:
-        return f"about {moment(float(start['likely']), now, zone)}, and how sure that is is not known yet"
+        # The scheduler's clock stands still while nothing happens, so "now" would be told as a time that has passed.
+        at = "at once" if float(start["likely"]) <= now + AT_ONCE_S else f"about {moment(float(start['likely']), now, zone)}"
+        return f"{at}, and how sure that is is not known yet"
     span = span_text(float(start["earliest"]), float(start["latest"]), now, zone)
     return f"{span} ({float(start.get('confidence') or 0):.0%} sure), most likely {moment(float(start['likely']), now, zone)}"
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING
 
+from muster.cli.datadir import default_data_dir
 from muster.cli.errors import CliError, ExitCode, UsageError
 from muster.objects.time import parse_time
 
@@ -32,6 +34,11 @@ def instant(text: str | None, option: str, now: float) -> float | None:
         raise UsageError(
             f"{option} {text!r} is no time; write 2026-11-16T09:00:00Z, 2026-11-16, or how long ago: 90m, 2d"
         ) from None
+
+
+def local_log() -> str:
+    """Where `muster up` records on this machine."""
+    return str(default_data_dir(os.environ).absolute() / "history")
 
 
 def open_log(place: str) -> Log:

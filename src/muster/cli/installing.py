@@ -7,7 +7,8 @@ left alone, both ways. Installing twice changes nothing the second time. Runs on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 
@@ -19,12 +20,14 @@ from muster.cli.output import qualified_name
 from muster.cli.session import Session
 from muster.objects.catalog import CATALOG
 from muster.objects.conditions import find_condition
-from muster.objects.meta import labels_of, name_of, namespace_of, owners_of
+from muster.objects.labels import Muster
+from muster.objects.meta import finalizers_of, labels_of, name_of, namespace_of, owners_of
 from muster.objects.requests import WriteOptions
 from muster.objects.resources import Resource
 from muster.objects.status import ApiError, Forbidden, MethodNotAllowed, NotFound, Raw
 
 POLL_S = 0.2
+_FINALIZERS = "muster.dev/"
 CRD = ("apiextensions.k8s.io", "CustomResourceDefinition")
 NAMESPACE = ("", "Namespace")
 SELECTABLE_FIELDS_SINCE_MINOR = 30
@@ -186,9 +189,44 @@ class Uninstaller:
             else:
                 leaving.append(namespace)
         gone = [found for found in leaving if await self._delete(found)]
-        if not self._options.dry_run:
+        if gone and not self._options.dry_run:
+            await self._let_go(keep_crds=keep_crds)
             await self._wait(gone, timeout_s)
         return len(gone)
+
+    async def _let_go(self, *, keep_crds: bool) -> None:
+        """Nobody is left who would take Muster's finalizers off: what carries them would stay for ever once it is deleted. With
+        the kinds kept, the ledger may still want to note the runs of pods."""
+        kinds = {("", "Pod")} if keep_crds else {("", "Pod"), *((one.group, one.kind) for one in custom_kinds())}
+        for group, kind in sorted(kinds):
+            try:
+                resource = await self._session.client.resource(group, kind)
+                held = [obj async for obj in self._held(resource)]
+            except (NotFound, MethodNotAllowed):
+                continue
+            if keep_crds and held:
+                self._say(
+                    f"{len(held)} pods keep the finalizer {Muster.LEDGER_FINALIZER}: when they end, they go once a controller "
+                    "runs again and has noted them; 'muster uninstall' without --keep-crds takes it off"
+                )
+                continue
+            for obj in held:
+                left = [one for one in finalizers_of(obj) if not one.startswith(_FINALIZERS)]
+                with contextlib.suppress(NotFound):
+                    await self._session.client.patch(
+                        resource, name_of(obj), {"metadata": {"finalizers": left}}, namespace_of(obj) or None, self._options
+                    )
+
+    async def _held(self, resource: Resource) -> AsyncIterator[Raw]:
+        token = ""
+        while True:
+            page = await self._session.client.list(resource, limit=500, continue_token=token)
+            for obj in page.items:
+                if any(one.startswith(_FINALIZERS) for one in finalizers_of(obj)):
+                    yield obj
+            token = page.continue_token
+            if not token:
+                return
 
     async def _ours(self, group: str, kind: str) -> list[Found]:
         try:

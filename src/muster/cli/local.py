@@ -39,13 +39,17 @@ from muster.history.actions import action_of
 from muster.objects.status import ApiError, Raw, StorageFull
 from muster.objects.time import Clock, format_time, wall_clock
 from muster.server.accounting import AccountedPods
+from muster.server.authorization import Authorizer
 from muster.server.config import ServerConfig
 from muster.server.explaining import Explaining
 from muster.server.forecasting import Forecasting
 from muster.server.listener import ListenError
 from muster.server.pki import PkiError
 from muster.server.queueing import Queueing
+from muster.server.rbac import Attributes
 from muster.server.run import Server
+from muster.server.turns import Turns
+from muster.store.embedded.admission import Actor
 from muster.store.embedded.errors import StoreError
 
 CONTROLLERS_WAIT_S = 10.0
@@ -110,11 +114,12 @@ class Local:
             self.server.pod_range = pod_range(data_dir)
             self.server.extra_routes.append(Route(STATUS_PATH, self._status))
             if "controllers" in self.parts:
-                self.server.extra_hooks.append(AccountedPods())
+                self.server.extra_hooks.append(AccountedPods(allows=self._allows))
                 self.server.checks["controllers"] = self._controllers_check
                 self.server.extra_routes += self._explaining().routes()
-                self.server.extra_routes += Queueing(self._engine).routes()
-                self.server.extra_routes += Forecasting(self._engine, self._image).routes()
+                turns = Turns()
+                self.server.extra_routes += Queueing(self._engine, turns).routes()
+                self.server.extra_routes += Forecasting(self._engine, self._image, turns).routes()
             await self._start_server()
             if "controllers" in self.parts:
                 self._start_controllers()
@@ -228,6 +233,9 @@ class Local:
         claim, self._claim = self._claim, None
         if claim is not None:
             claim.release()
+
+    async def _allows(self, actor: Actor, asked: Attributes) -> bool:
+        return Authorizer(self.server.memory.rbac).decide(actor.user, actor.groups, asked).allowed
 
     def _note_action(self, entry: Raw) -> None:
         action = action_of(entry)

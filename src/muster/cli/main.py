@@ -40,6 +40,7 @@ ENTRIES = dict(
         _entry("eta", "Say when a job will start, or would if it were sent now or were smaller."),
         _entry("queue", "Queues: who waits in them, in which order; hold, pin and move jobs."),
         _entry("pool", "Show pools of nodes, what they have, and who uses it."),
+        _entry("user", "Users and groups: who there is, who you are, tokens to log in with."),
         _entry("usage", "Show what users, groups and queues have used, and what it cost."),
         _entry("top", "Show what is held and used."),
         _entry("domain", "Parties, and the tokens with which their nodes join."),

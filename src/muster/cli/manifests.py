@@ -14,6 +14,7 @@ import msgspec
 from muster import __version__
 from muster.cli.permissions import AGENT_ROLES, READ, WRITE, Rule, policy_rules
 from muster.controllers.domain_objects import OWN_PERMISSIONS
+from muster.objects.labels import Muster
 from muster.objects.resources import Resource
 from muster.objects.status import Raw
 
@@ -87,7 +88,7 @@ _JOB_RULES = (
     Rule("", ("pods",), (*READ, "create", "patch", "delete"), "pods of jobs, and what they say of their job as it changes"),
     Rule("scheduling.sigs.k8s.io", ("podgroups",), (*READ, "create"), "roles start together"),
     Rule("", ("services",), (*READ, "create"), "pods of a job find each other by name"),
-    Rule("scheduling.k8s.io", ("priorityclasses",), ("get", "create"), "a job's priority is its pods' priority"),
+    Rule("scheduling.k8s.io", ("priorityclasses",), (*READ, "create"), "a job's priority is its pods' priority"),
 )
 _POD_GROUP_RULES = (
     Rule("scheduling.sigs.k8s.io", ("podgroups",), (*READ, "patch"), "status of gangs, which is a plain field of the kind"),
@@ -213,6 +214,15 @@ NAMESPACE_RULES = (
 )
 
 
+SUBMITTER_RULES = (
+    Rule("muster.dev", ("jobs",), ("create",), "submitting"),
+    Rule("kuscia.secretflow", ("kusciajobs",), ("create",), "submitting"),
+    Rule("muster.dev", ("queues",), READ, "where to submit to; queues are in no namespace"),
+    Rule("scheduling.koordinator.sh", ("scheduleexplanations",), ("create", "get", "delete"), "asking why work waits"),
+)
+"""For people, cluster-wide. What they see of work, their own and others', is up to their roles in its namespace."""
+
+
 def rules_for(controllers: Iterable[str]) -> list[Rule]:
     return [*BASE_RULES, *(rule for name in controllers for rule in CONTROLLER_RULES[name])]
 
@@ -284,6 +294,7 @@ def access(options: InstallOptions, custom: Sequence[Resource], controllers: Seq
         },
         for_users("muster-view", READ, ("view",)),
         for_users("muster-edit", (*WRITE, "deletecollection"), ("edit",)),
+        _cluster_role("muster-submitter", "", SUBMITTER_RULES),
         *(_cluster_role(name, "agent", rules) for name, rules in AGENT_ROLES.items()),
     ]
 
@@ -378,37 +389,84 @@ def _pod_spec(options: InstallOptions, selector: dict[str, str]) -> Raw:
     }
 
 
+DELETIONS = ("jobs", "kusciajobs", "queues", "users", "usergroups", "schedulingpolicies", "nodepools", "domains")
+"""Kinds whose deletion is judged, or is worth a record. The rest is deleted by controllers all day."""
+_POD_MARKS = (Muster.USER, Muster.QUEUE)
+
+
 def webhooks(options: InstallOptions, custom: Sequence[Resource]) -> list[Raw]:
-    """Both configurations, without a CA: the leader adds its own, and applying these again leaves it in place."""
+    """Both configurations, without a CA: the leader adds its own, and applying these again leaves it in place.
+
+    Pods that say of themselves whose they are, or in which queue, are asked about like Muster's own kinds. All others are asked
+    about when they are made, so that nobody is free of limits by saying nothing; but a cluster whose Muster is down goes on
+    making them.
+    """
     by_group: dict[tuple[str, str], list[str]] = {}
     for resource in custom:
         by_group.setdefault((resource.group, resource.version), []).append(resource.plural)
-    rules = [
-        {"apiGroups": [g], "apiVersions": [v], "operations": ["CREATE", "UPDATE"], "resources": plurals, "scope": "*"}
-        for (g, v), plurals in by_group.items()
-    ]
 
-    def hook(path: str) -> Raw:
-        if options.webhook_url:
-            client: Raw = {"url": f"{options.webhook_url.rstrip('/')}{path}"}
-        else:
-            client = {"service": {"namespace": options.namespace, "name": WEBHOOK, "path": path, "port": 443}}
-        return {
-            "name": f"{path.strip('/')}.muster.dev",
-            "clientConfig": client,
-            "rules": rules,
-            "failurePolicy": "Fail",
-            "matchPolicy": "Equivalent",
-            "sideEffects": "None",
-            "timeoutSeconds": 10,
-            "admissionReviewVersions": ["v1"],
-        }
+    def rules(path: str) -> list[Raw]:
+        made = []
+        for (group, version), plurals in by_group.items():
+            made.append(_rule(group, version, ("CREATE", "UPDATE"), plurals))
+            deleted = [plural for plural in plurals if plural in DELETIONS]
+            if path == "/validate" and deleted:
+                made.append(_rule(group, version, ("DELETE",), deleted))
+        return made
+
+    def hooks(path: str) -> list[Raw]:
+        word = path.strip("/")
+        user, queue = _POD_MARKS
+        marked = [_rule("", "v1", ("CREATE", "UPDATE"), ["pods"])]
+        no_user = {"key": user, "operator": "DoesNotExist"}
+        return [
+            _hook(options, f"{word}.muster.dev", path, rules(path)),
+            _hook(options, f"{word}-pods-of-users.muster.dev", path, marked, [{"key": user, "operator": "Exists"}]),
+            _hook(options, f"{word}-pods-in-queues.muster.dev", path, marked, [{"key": queue, "operator": "Exists"}, no_user]),
+            _hook(
+                options,
+                f"{word}-new-pods.muster.dev",
+                path,
+                [_rule("", "v1", ("CREATE",), ["pods"])],
+                [{"key": queue, "operator": "DoesNotExist"}, no_user],
+            )
+            | {"failurePolicy": "Ignore", "timeoutSeconds": 3},
+        ]
 
     api = "admissionregistration.k8s.io/v1"
     return [
-        {"apiVersion": api, "kind": kind, "metadata": _meta(NAME, component="webhook"), "webhooks": [hook(path)]}
+        {"apiVersion": api, "kind": kind, "metadata": _meta(NAME, component="webhook"), "webhooks": hooks(path)}
         for kind, path in (("MutatingWebhookConfiguration", "/mutate"), ("ValidatingWebhookConfiguration", "/validate"))
     ]
+
+
+def _rule(group: str, version: str, operations: Sequence[str], plurals: Sequence[str]) -> Raw:
+    return {
+        "apiGroups": [group],
+        "apiVersions": [version],
+        "operations": list(operations),
+        "resources": list(plurals),
+        "scope": "*",
+    }
+
+
+def _hook(options: InstallOptions, name: str, path: str, rules: list[Raw], labels: Sequence[Raw] = ()) -> Raw:
+    if options.webhook_url:
+        client: Raw = {"url": f"{options.webhook_url.rstrip('/')}{path}"}
+    else:
+        client = {"service": {"namespace": options.namespace, "name": WEBHOOK, "path": path, "port": 443}}
+    return {
+        "name": name,
+        "clientConfig": client,
+        "rules": rules,
+        **({"objectSelector": {"matchExpressions": list(labels)}} if labels else {}),
+        "failurePolicy": "Fail",
+        "matchPolicy": "Equivalent",
+        # What is judged is also noted in the decision log; what is only tried is not.
+        "sideEffects": "None" if path == "/mutate" else "NoneOnDryRun",
+        "timeoutSeconds": 10,
+        "admissionReviewVersions": ["v1"],
+    }
 
 
 def everything(options: InstallOptions, custom: Sequence[Resource], controllers: Sequence[str] = ()) -> list[Raw]:

@@ -10,16 +10,17 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from muster.cli.accounts_view import use_of_limits
 from muster.cli.output import cell_text, simple_table
 from muster.objects.acts import acts_of
 from muster.objects.ages import human_duration
+from muster.objects.conditions import find_condition
 from muster.objects.meta import annotations_of, name_of
 from muster.objects.status import Raw
-from muster.objects.time import format_time
+from muster.objects.time import format_time, time_or
 
 DEPTH_MAX = 32
 ACTS_SHOWN = 5
-_LIMITS_SHOWN = 4
 
 
 # -- all queues ---------------------------------------------------------------------------------------------------------------
@@ -30,9 +31,17 @@ def tree_text(queues: Sequence[Raw], lines: Mapping[str, Raw] | None) -> str:
     each queue has them."""
     sums = _sums(queues, lines) if lines is not None else None
     rows = [_row(queue, depth, sums) for queue, depth in _ordered(queues)]
-    return simple_table(
+    table = simple_table(
         ["QUEUE", "STATE", "POLICY", "WEIGHT", "LEVEL", "WAITING", "RUNNING", "HELD", "USE / LIMIT", "NEXT"], rows
     )
+    faults = [f"queue {cell_text(name_of(queue))}: {cell_text(fault)}" for queue in queues if (fault := _fault(queue))]
+    return "\n".join([table, *faults])
+
+
+def _fault(queue: Raw) -> str:
+    """Why it can't work as it is written; empty when it can, or nobody has looked yet."""
+    ready = find_condition((queue.get("status") or {}).get("conditions"), "Ready") or {}
+    return str(ready.get("message") or "not ready") if ready.get("status") == "False" else ""
 
 
 def _ordered(queues: Sequence[Raw]) -> Iterator[tuple[Raw, int]]:
@@ -90,27 +99,16 @@ def _row(queue: Raw, depth: int, lines: Mapping[str, Raw] | None) -> list[Any]:
     head = own["head"] if own is not None else status.get("head", "")
     return [
         "  " * depth + name + (" (default)" if spec.get("isDefault") else ""),
-        spec.get("state") or "Open",
+        str(spec.get("state") or "Open") + (", not ready" if _fault(queue) else ""),
         spec.get("policy") or "balanced",
         spec.get("weight", 1),
         spec.get("level", 0),
         waiting,
         running,
         held,
-        _use(spec, usage),
+        use_of_limits(spec, usage),
         str(head).removeprefix("Job/"),
     ]
-
-
-def _use(spec: Raw, usage: Raw) -> str:
-    """What is in use of each thing that is limited, `cpu 3/8`; nothing where nothing is."""
-    limits = spec.get("limits") or {}
-    used = usage.get("concurrent") or {}
-    shown = [f"{name} {used.get(name, 0)}/{limit}" for name, limit in sorted((limits.get("concurrent") or {}).items())]
-    if limits.get("jobsRunning") is not None:
-        shown.insert(0, f"jobs {usage.get('jobsRunning', 0)}/{limits['jobsRunning']}")
-    more = f" and {len(shown) - _LIMITS_SHOWN} more" if len(shown) > _LIMITS_SHOWN else ""
-    return ", ".join(shown[:_LIMITS_SHOWN]) + more
 
 
 # -- one queue ----------------------------------------------------------------------------------------------------------------
@@ -128,6 +126,8 @@ def _line_lines(answer: Raw, now: float) -> Iterator[str]:
         if amounts := answer.get(key):
             yield f"  {word}: " + ", ".join(f"{cell_text(name)} {cell_text(value)}" for name, value in amounts.items())
     places = answer.get("places") or []
+    if answer.get("namespace"):
+        yield f"  Shown are jobs of namespace {cell_text(answer['namespace'])}; those of others are not yours to list."
     if not places:
         return
     rows = [
@@ -143,7 +143,9 @@ def _line_lines(answer: Raw, now: float) -> Iterator[str]:
     ]
     yield simple_table(["PLACE", "WORK", "USER", "SCORE", "WAITED", "NOTE"], rows)
     left = int(answer.get("waiting") or 0) - len(places)
-    if left > 0:
+    if left > 0 and answer.get("isWritten"):
+        yield f"and {left} more; shown are Jobs that say their place, see 'muster why' for others"
+    elif left > 0:
         yield f"and {left} more; --first shows more of them"
 
 
@@ -196,13 +198,14 @@ def _start_lines(place: Raw) -> Iterator[str]:
         span = f"{format_time(float(place['earliestStart']))} to {format_time(float(place['latestStart']))}"
         grounds = f"; {cell_text(place['startGrounds'])}" if place.get("startGrounds") else ""
         yield f"  Start: {span} ({float(place.get('confidence') or 0):.0%} sure{grounds})"
+    elif place.get("likelyStart"):
+        yield f"  Start: about {format_time(float(place['likelyStart']))}; how sure that is is not known yet"
     if place.get("predictedS"):
         high = f", at most {human_duration(float(place['predictedHighS']))}" if place.get("predictedHighS") else ""
         grounds = f" ({cell_text(place['grounds'])})" if place.get("grounds") else ""
         yield f"  Expected to run: {human_duration(float(place['predictedS']))}{high}{grounds}"
-    if place.get("affinity"):
-        labels = ", ".join(f"{cell_text(key)}={cell_text(value)}" for key, value in sorted(place["affinity"].items()))
-        yield f"  Work like it ran faster on nodes with: {labels}"
+    if place.get("affinityGrounds"):
+        yield f"  Where, if there is room: work like it {cell_text(place['affinityGrounds'])}"
 
 
 def _factor_lines(place: Raw, ahead: Raw | None, factors: Sequence[Raw]) -> Iterator[str]:
@@ -239,6 +242,23 @@ def _difference(mine: Raw, other: Raw) -> str:
     if not isinstance(a, int | float) or not isinstance(b, int | float) or not math.isfinite(a - b):
         return ""
     return f"{a - b:+.4g}"
+
+
+def deadline_lines(job: Raw, place: Raw, now: float) -> Iterator[str]:
+    """Of a job that waits and has to be done by a certain time: whether it will be, as far as that is known."""
+    deadline = time_or((job.get("spec") or {}).get("deadline"), None)
+    if deadline is None:
+        return
+    left = f"in {human_duration(deadline - now)}" if deadline > now else f"{human_duration(now - deadline)} ago"
+    start, run_s = place.get("likelyStart"), place.get("predictedS")
+    told = ""
+    if run_s:
+        end = max(float(start or now), now) + float(run_s)
+        if start:
+            told = f"; expected to end about {format_time(end)}, {'too late' if end > deadline else 'in time'}"
+        elif end > deadline:
+            told = f"; expected to run {human_duration(float(run_s))}: too late even if it started now"
+    yield f"  Deadline: {format_time(deadline)}, {left}{told}"
 
 
 def act_lines(job: Raw) -> Iterator[str]:

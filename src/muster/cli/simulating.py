@@ -5,6 +5,8 @@ Single-threaded; blocks for as long as a simulation takes.
 
 from __future__ import annotations
 
+import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,12 +20,15 @@ from muster.cli.errors import CliError, ExitCode, UsageError
 
 if TYPE_CHECKING:
     from muster.history.recorder import Recorder
-    from muster.sim.reports import Named
+    from muster.sim.report_plots import Named
     from muster.sim.trace_cluster import Placement, TraceCluster
     from muster.sim.trace_policy import PolicySet
     from muster.sim.trace_run import Outcome, Progress
 
 SAYS_EVERY_S = 1.0
+LINE_EVERY_S = 15.0
+"""Where progress is no terminal's line that is written over, but one more line each time."""
+RESTART_COST_S_MAX = 86_400.0 * 365
 T = TypeVar("T")
 
 
@@ -75,14 +80,16 @@ def read_configuration(path: Path | None) -> Mapping[str, Any] | None:
     """A scheduler's configuration, checked; None when there is none."""
     if path is None:
         return None
-    from muster.engine.configuration import load
+    from muster.engine.configuration import ConfigurationInvalid, load
     from muster.engine.registry import discover
 
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_or_fail(lambda: path.read_text(encoding="utf-8"))
+        return load(text, discover()).raw
     except UnicodeDecodeError as error:
-        raise CliError(f"{path}: not UTF-8 at byte {error.start + 1}") from error
-    return read_or_fail(lambda: load(text, discover()).raw)
+        raise CliError(f"{path}, byte {error.start + 1}: not UTF-8; save it as UTF-8 text") from error
+    except ConfigurationInvalid as error:
+        raise CliError(f"{path}: {'; '.join(error.errors)}") from error
 
 
 @contextmanager
@@ -108,18 +115,21 @@ def recorder_at(place: Path | None) -> Iterator[Recorder | None]:
 
 
 def timed(name: str, run: Callable[[Progress], Outcome]) -> Named:
-    """Run a simulation and time it; a long one says how far it is, on a terminal."""
-    from muster.sim.reports import Named
+    """Run a simulation and time it; a long one says how far it is, on stderr."""
+    from muster.sim.report_plots import Named
 
-    is_shown = sys.stderr.isatty()
+    is_terminal = sys.stderr.isatty()
+    every_s = SAYS_EVERY_S if is_terminal else LINE_EVERY_S
     began = last = time.perf_counter()
     has_said = False
 
     def progress(done: int, total: int, _now: float) -> None:
         nonlocal last, has_said
-        if is_shown and time.perf_counter() - last >= SAYS_EVERY_S:
-            last, has_said = time.perf_counter(), True
-            click.echo(f"\r{name}: {done:,} of {total:,} jobs ended \x1b[K", err=True, nl=False)
+        if time.perf_counter() - last >= every_s:
+            last = time.perf_counter()
+            text = f"{name}: {done:,} of {total:,} jobs ended, after {last - began:.0f} s"
+            has_said = is_terminal
+            click.echo(f"\r{text} \x1b[K" if is_terminal else text, err=True, nl=not is_terminal)
 
     try:
         outcome = read_or_fail(lambda: run(progress))
@@ -144,6 +154,21 @@ def show(runs: Sequence[Named], *, as_json: bool, labels: Sequence[Mapping[str, 
     out.emit(out.simple_table(headers, rows))
 
 
+def check_outputs(report: Path | None, plots: Path | None) -> None:
+    """Before a long run: that its report can be written at all."""
+    if report is not None and not report.parent.is_dir():
+        raise UsageError(f"--report {report}: there is no directory {report.parent}; make it, or name another")
+    if report is not None and not os.access(report if report.exists() else report.parent, os.W_OK):
+        raise UsageError(f"--report {report}: can't be written; name another file")
+    if plots is not None:
+        try:
+            plots.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--plots {plots}: can't be made: {error.strerror}; name another directory") from error
+        if not os.access(plots, os.W_OK):
+            raise UsageError(f"--plots {plots}: can't be written to; name another directory")
+
+
 def write(report: Path | None, plots: Path | None, title: str, runs: Sequence[Named], notes: Sequence[str]) -> None:
     """The report as one HTML file, and its plots as SVG files."""
     from muster.sim.reports import figure_plots, html_report
@@ -152,10 +177,29 @@ def write(report: Path | None, plots: Path | None, title: str, runs: Sequence[Na
         report.write_text(html_report(title, runs, notes), encoding="utf-8")
         click.echo(f"wrote {report}", err=True)
     if plots is not None:
-        plots.mkdir(parents=True, exist_ok=True)
         for name, svg in figure_plots(runs).items():
             (plots / f"{name}.svg").write_text(svg, encoding="utf-8")
         click.echo(f"wrote {plots}/*.svg", err=True)
+
+
+class _Seconds(click.FloatRange):
+    """A range that not-a-number is not in."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = float(super().convert(value, param, ctx))
+        if math.isnan(seconds):
+            self.fail(f"{value} is not a number of seconds.", param, ctx)
+        return seconds
+
+
+def restart_cost_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--restart-cost`, as `restart_cost_s`."""
+    option = click.option(
+        "--restart-cost", "restart_cost_s", type=_Seconds(0, RESTART_COST_S_MAX), default=300.0, show_default=True,
+        metavar="SECONDS", help="Added to the run of a job each time that it is stopped.",
+    )  # fmt: skip
+    found: Callable[..., Any] = option(function)
+    return found
 
 
 def report_options(function: Callable[..., Any]) -> Callable[..., Any]:

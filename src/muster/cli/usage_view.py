@@ -10,10 +10,11 @@ from typing import Final, Literal
 
 import msgspec
 
+from muster.cli.accounts_view import budget_text, use_of_limits
 from muster.controllers.ledger_books import Account, Books
 from muster.controllers.ledger_pages import day_text, runs_page
 from muster.controllers.ledger_runs import RunPod, record_of
-from muster.controllers.ledger_status import prices_for
+from muster.controllers.ledger_status import amounts_text, prices_for
 from muster.history.tracking import Run as Recorded
 from muster.objects.kinds.muster import User, UserGroup
 from muster.objects.kinds.muster_base import Period
@@ -37,6 +38,8 @@ _VIEWS: Final[dict[NodeKind, type[User] | type[UserGroup] | type[Queue]]] = {
     "Queue": Queue,
 }
 _HIDDEN: Final = frozenset({"pods"})
+_FIELDS: Final[dict[NodeKind, int]] = {"User": 1, "UserGroup": 2, "Queue": 3}
+"""Of a row of the ledger."""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -46,6 +49,10 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     used: dict[str, str]
     spent: float = 0
     running: int = 0
+    in_use: str = ""
+    """Of each thing that is limited at once, what is in use now."""
+    budget: str = ""
+    """What is spent of it, in its own period."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -53,6 +60,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     since: str
     until: str
     lines: list[Line]
+    parts: list[Line] = []
+    """Of one group or queue: by user; of one user: by queue."""
 
 
 def books_of(
@@ -83,12 +92,11 @@ def books_from(
     runs: Iterable[tuple[Run, str]], accounts: Iterable[tuple[NodeKind, Raw]], now_ms: int
 ) -> tuple[Books, list[Raw], list[str]]:
     """The ledger made anew from runs, wherever they are known from, without any of its pages; the pages that it would have had;
-    and problems. A run that does not say its user's group counts for the present one."""
+    and problems. A run counts for the group that its user is in now."""
     books, problems = books_of(accounts=accounts, pages=(), pods=(), now_ms=now_ms)
     whole: list[tuple[Run, str]] = []
     for run, pod in runs:
-        user = books.tree.find("User", run.user) if run.user and not run.group else None
-        said = run if user is None else msgspec.structs.replace(run, group=user.parent)
+        said = books.filled_in(run)
         whole.append((said, pod))
         if said.end_ms is None:
             books.ledger.open(said)
@@ -141,26 +149,52 @@ def report(books: Books, what: What, period: Period, now_ms: int) -> Report:
                 used=_shown(totals),
                 spent=_cost(books, kind, name, totals),
                 running=books.tree.running(kind, name).jobs,
+                in_use=_in_use(books, kind, name),
+                budget=_budget(books, kind, name, now_ms),
             )
         )
     return Report(period=period, since=_instant(first), until=_instant(min(after, now_ms)), lines=lines)
 
 
 def by_day(books: Books, what: What, name: str, period: Period, now_ms: int) -> Report:
-    """One of them, day by day; days without use are left out."""
+    """One of them, day by day, days without use left out; and by user, or by queue for a user."""
     kind = KINDS[what]
     first, after = bounds_ms(period, now_ms)
     below = set(books.names_below((kind, name)))
-    field = {"User": 1, "UserGroup": 2, "Queue": 3}[kind]
     days: dict[int, Totals] = {}
+    by_name: dict[str, Totals] = {}
     for row, totals in books.ledger.rows(now_ms).items():
-        if row[field] in below and first <= row.day * DAY_MS < after:
+        if row[_FIELDS[kind]] in below and first <= row.day * DAY_MS < after:
             add_into(days.setdefault(row.day, {}), totals)
+            add_into(by_name.setdefault(row.queue if kind == "User" else row.user, {}), totals)
     lines = [
         Line(name=day_text(day), used=_shown(totals), spent=_cost(books, kind, name, totals))
         for day, totals in sorted(days.items())
     ]
-    return Report(period=period, since=_instant(first), until=_instant(min(after, now_ms)), lines=lines)
+    parts = [
+        Line(name=part or NOBODY, used=_shown(totals), spent=_cost(books, "User", name if kind == "User" else part, totals))
+        for part, totals in sorted(by_name.items())
+    ]
+    since, until = _instant(first), _instant(min(after, now_ms))
+    return Report(period=period, since=since, until=until, lines=lines, parts=parts)
+
+
+def _in_use(books: Books, kind: NodeKind, name: str) -> str:
+    account = books.accounts.get((kind, name))
+    if account is None:
+        return ""
+    running = books.tree.running(kind, name)
+    usage = {"concurrent": amounts_text(running.amounts), "jobsRunning": running.jobs}
+    return use_of_limits({"limits": msgspec.to_builtins(account.view.spec.limits)}, usage)
+
+
+def _budget(books: Books, kind: NodeKind, name: str, now_ms: int) -> str:
+    account = books.accounts.get((kind, name))
+    if account is None or isinstance(account.view, Queue) or account.view.spec.budget is None:
+        return ""
+    budget = account.view.spec.budget
+    totals = books.ledger.used(kind, books.names_below((kind, name)), *bounds_ms(budget.period, now_ms), now_ms)
+    return budget_text({"budget": msgspec.to_builtins(budget)}, {"spent": _cost(books, kind, name, totals)})
 
 
 def _shown(totals: Totals) -> dict[str, str]:
@@ -174,26 +208,29 @@ def _cost(books: Books, kind: NodeKind, name: str, totals: Totals) -> float:
     return round(float(cost(totals, prices_for(books, account.view))), 6)
 
 
-def table(found: Report, head: str) -> tuple[list[str], list[list[str]]]:
-    """Columns are the resources that anybody used."""
-    resources = sorted({name for line in found.lines for name in line.used})
-    has_cost = any(line.spent for line in found.lines)
-    has_running = any(line.running for line in found.lines)
+def table(lines: Sequence[Line], head: str) -> tuple[list[str], list[list[str]]]:
+    """Columns are the resources that anybody used, and what somebody has: a price, running work, limits, a budget."""
+    resources = sorted({name for line in lines for name in line.used})
+    has_cost = any(line.spent for line in lines)
+    has_running = any(line.running for line in lines)
+    has_limits, has_budget = any(line.in_use for line in lines), any(line.budget for line in lines)
     headers = [head, *(f"{name.upper()} ({unit_name(name)})" for name in resources)]
-    headers += ["SPENT"] * has_cost + ["RUNNING"] * has_running
+    headers += ["SPENT"] * has_cost + ["RUNNING"] * has_running + ["IN USE / LIMIT"] * has_limits + ["BUDGET"] * has_budget
     rows = [
         [
             line.name,
             *(line.used.get(name, "0") for name in resources),
             *([f"{line.spent:.2f}"] * has_cost),
             *([str(line.running)] * has_running),
+            *([line.in_use] * has_limits),
+            *([line.budget] * has_budget),
         ]
-        for line in found.lines
+        for line in lines
     ]
     return headers, rows
 
 
-CSV_HEADERS: Final = ("day", "user", "group", "queue", "resource", "amount", "unit", "resource_milliseconds")
+CSV_HEADERS: Final = ("day", "user", "group", "queue", "resource", "amount", "unit", "spent", "resource_milliseconds")
 
 
 def csv_text(books: Books, period: Period, now_ms: int, only: tuple[What, str] | None = None) -> str:
@@ -202,20 +239,22 @@ def csv_text(books: Books, period: Period, now_ms: int, only: tuple[What, str] |
     rows = [row for row in books.ledger.rows(now_ms).items() if day_of(first) <= row[0].day < day_of(after)]
     if only is not None and only[1]:
         kind = KINDS[only[0]]
-        below, field = set(books.names_below((kind, only[1]))), {"User": 1, "UserGroup": 2, "Queue": 3}[kind]
-        rows = [row for row in rows if row[0][field] in below]
+        below = set(books.names_below((kind, only[1])))
+        rows = [row for row in rows if row[0][_FIELDS[kind]] in below]
     written = io.StringIO()
     out = csv.writer(written, lineterminator="\n")
     out.writerow(CSV_HEADERS)
-    out.writerows(_csv_rows(rows))
+    out.writerows(_csv_rows(books, rows))
     return written.getvalue()
 
 
-def _csv_rows(rows: Sequence[tuple[Row, Totals]]) -> Iterable[tuple[object, ...]]:
+def _csv_rows(books: Books, rows: Sequence[tuple[Row, Totals]]) -> Iterable[tuple[object, ...]]:
     for row, totals in rows:
         for name, amount in sorted(totals.items()):
-            if name not in _HIDDEN and amount:
-                yield (day_text(row.day), row.user, row.group, row.queue, name, shown(name, amount), unit_name(name), amount)
+            if name in _HIDDEN or not amount:
+                continue
+            spent = _cost(books, "UserGroup", row.group, {name: amount})
+            yield (day_text(row.day), *row[1:4], name, shown(name, amount), unit_name(name), f"{spent:.6f}", amount)
 
 
 def _instant(at_ms: int) -> str:

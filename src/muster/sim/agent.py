@@ -115,6 +115,8 @@ def decide(at: Situation) -> Step:
 
 def _decide_start(at: Situation) -> Step:
     since = at.old_status.get("startTime")
+    if not since and not at.script.stuck and at.script.pull_s + at.script.start_s <= 0:
+        return Step(start=True, again_s=0.0)  # nothing to wait for, so nothing to tell about it
     if not since:
         return Step(status=_status(at, "Pending", waiting="ContainerCreating"))
     waited_s = at.now - parse_time(since)

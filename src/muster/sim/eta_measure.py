@@ -4,12 +4,17 @@ Jobs of `sim.habits` go through the real engine, order and forecaster under the 
 forecast once, in the instant in which it begins to wait. The interval of the marginal history is from the 5th to the 95th
 percentile of all waits that had ended by then, of jobs that had to wait: what one would say without looking at the line.
 
-Single-threaded, no I/O, no clock: equal settings give equal figures.
+Single-threaded, no clock: equal settings give equal figures. From a shell, one line of JSON for each seed; every setting of
+`sim.habits` is an option:
+
+    python -m muster.sim.eta_measure --seed 301 302 --policy easy --load 0.8
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
+import sys
 from bisect import insort
 from collections.abc import Sequence
 
@@ -138,5 +143,37 @@ class _Watch:
         )
 
 
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m muster.sim.eta_measure", description="How often forecasts of starts hold.")
+    parser.add_argument("--policy", default="balanced", help="the name of a policy, or a file")
+    parser.add_argument("--placement", choices=("nodes", "counts"), default="nodes")
+    parser.add_argument("--seed", type=int, nargs="+", default=[0])
+    for field in msgspec.structs.fields(Settings):
+        option = f"--{field.name.replace('_', '-')}"
+        if field.type is bool:
+            parser.add_argument(option, action=argparse.BooleanOptionalAction, default=field.default)
+        elif field.name != "seed":
+            parser.add_argument(option, type=field.type, default=field.default)
+    given = vars(parser.parse_args(arguments))
+    policy, placement, seeds = given.pop("policy"), given.pop("placement"), given.pop("seed")
+    for seed in seeds:
+        try:
+            found = measure(Settings(seed=seed, **given), policy, placement)
+        except ValueError as error:
+            parser.error(str(error))
+        sys.stdout.write(msgspec.json.encode(_shown(seed, policy, found)).decode() + "\n")
+        sys.stdout.flush()
+    return 0
+
+
+def _shown(seed: int, policy: str, found: Measured) -> dict[str, object]:
+    ratios = {"coverage": round(found.coverage, 4), "relative_width": round(found.relative_width, 4)}
+    return {"seed": seed, "policy": policy, **msgspec.structs.asdict(found), **ratios}
+
+
 def _quantile(ordered: Sequence[float], level: float) -> float:
     return ordered[min(int(level * len(ordered)), len(ordered) - 1)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -45,7 +45,8 @@ _DRAWS: Final = 64
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
-    jobs: int = 2_000
+    jobs: int = 4_000
+    """About a thousand have to wait then: with fewer, chance alone moves the part of intervals that hold by a hundredth."""
     gpus: int = 32
     """Of the cluster."""
     load: float = 0.95
@@ -54,6 +55,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     names: int = 8
     """Of a user."""
     has_estimates: bool = True
+    estimate_spread: float = 0.7
+    """How much owners differ in how far too long their estimates are, in natural logarithms."""
     preemptible: float = 0.0
     """The part of the names whose jobs may be stopped, and save their state every ten minutes."""
 
@@ -78,7 +81,7 @@ def habits(settings: Settings) -> list[Habit]:
     found = []
     for rank in range(settings.users):
         user, group = f"user-{rank:03}", f"group-{chance.randrange(settings.groups)}"
-        own, over = chance.gauss(0.0, SPREAD_USER), math.exp(abs(chance.gauss(0.0, 0.7)))
+        own, over = chance.gauss(0.0, SPREAD_USER), math.exp(abs(chance.gauss(0.0, settings.estimate_spread)))
         for number in range(settings.names):
             sort = TYPES[chance.randrange(len(TYPES))]
             length = math.log(MEDIAN_S) + of_type[sort] + own + chance.gauss(0.0, SPREAD_NAME)

@@ -16,22 +16,23 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from muster.engine import events as ev
-from muster.engine.decisions import Evict, Place
-from muster.engine.facts import Meta, PodFacts, PodSpecFacts
-from muster.engine.gangs import POD_GROUP_LABELS, gang_key_of
+from muster.engine.configuration import ConfigurationInvalid, read
+from muster.engine.facts import Meta, PodSpecFacts
+from muster.engine.gangs import POD_GROUP_LABELS
+from muster.engine.registry import discover
 from muster.engine.resources import requests_of
-from muster.engine.units import gang_id, single_unit_id, task_id, task_name_of
 from muster.engine.work import Work, work_of
-from muster.history.reader import Log
-from muster.history.records import Step
+from muster.history.reader import Log, Segment
+from muster.history.segments import SegmentDamaged
 from muster.objects.amounts import amount_of
 from muster.objects.labels import Koordinator, KoordinatorPod, KusciaAnnotation, Muster
 from muster.objects.time import parse_time
+from muster.sim.log_reading import Reading, SeenPod, SeenUnit
 from muster.sim.trace_run import JobOutcome, Outcome, SimJob
 
 GPU_NAMES = (Koordinator.RESOURCE_NVIDIA_GPU, Koordinator.RESOURCE_AMD_GPU, Koordinator.RESOURCE_GPU)
@@ -47,22 +48,6 @@ _OWN_ANNOTATIONS = frozenset(
     }
 )
 """What makes a pod a member of a recorded unit: the simulation makes its units itself."""
-_ANSWERS = (
-    ev.BindFailed,
-    ev.Bound,
-    ev.Planned,
-    ev.EvictFailed,
-    ev.Permitted,
-    ev.Denied,
-    ev.Ranked,
-    ev.Retry,
-    ev.Tick,
-    ev.PodGroupSeen,
-    ev.PodGroupGone,
-    ev.TaskGroupSeen,
-    ev.TaskGroupGone,
-)
-"""What became of recorded decisions, and the gangs of recorded pods: of no use to other decisions."""
 
 
 class Recorded(msgspec.Struct, frozen=True):
@@ -74,125 +59,49 @@ class Recorded(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-class _Pod:
-    __slots__ = ("ended", "facts", "is_background", "seen", "started", "unit")
-
-    def __init__(self, facts: PodFacts, unit: str, now: float) -> None:
-        self.facts, self.unit, self.seen = facts, unit, now
-        self.started = self.ended = math.nan
-        self.is_background = bool(facts.spec.node_name) or facts.is_finished
-
-
-class _Unit:
-    """The pods of one attempt, in the order in which they came."""
-
-    def __init__(self, unit_id: str) -> None:
-        self.id = unit_id
-        self.pods: list[_Pod] = []
-        self.is_evicted = False
-
-
-class Reading:
-    """Takes events and decisions in, in their order; `recorded_of` makes jobs of them."""
-
-    def __init__(self) -> None:
-        self.world: list[tuple[float, ev.AnyEvent]] = []
-        self.pods: dict[str, _Pod] = {}
-        self.units: list[_Unit] = []
-        self._open: dict[str, _Unit] = {}
-        self.begin, self.end = math.inf, -math.inf
-
-    def take(self, now: float, events: Iterable[ev.AnyEvent]) -> None:
-        self.begin, self.end = min(self.begin, now), max(self.end, now)
-        for event in events:
-            if isinstance(event, ev.PodSeen):
-                self._see(event.pod, now)
-            elif isinstance(event, ev.PodGone):
-                self._gone(event.uid, now)
-            elif not isinstance(event, _ANSWERS):
-                self.world.append((now, event))
-
-    def decide(self, step: Step) -> None:
-        for decision in step.decisions:
-            if isinstance(decision, Place):
-                for placed in decision.pods:
-                    self._start(placed.uid, step.now)
-            elif isinstance(decision, Evict):
-                for victim in decision.victims:
-                    pod = self.pods.get(victim.uid)
-                    unit = self._open.get(pod.unit) if pod is not None else None
-                    if unit is not None:
-                        unit.is_evicted = True
-
-    def _see(self, facts: PodFacts, now: float) -> None:
-        uid = facts.metadata.uid
-        pod = self.pods.get(uid)
-        if pod is None:
-            if facts.spec.scheduling_gates:
-                return  # it comes when it is let through
-            pod = self.pods[uid] = _Pod(facts, _unit_of(facts.metadata), now)
-            if not pod.is_background:
-                self._join(pod)
-        if pod.is_background:
-            self.world.append((now, ev.PodSeen(facts)))
-            return
-        if facts.spec.node_name:
-            self._start(uid, now)
-        if facts.is_finished:
-            self._end(pod, now)
-
-    def _join(self, pod: _Pod) -> None:
-        unit = self._open.get(pod.unit)
-        if unit is None or all(not math.isnan(one.ended) for one in unit.pods) or unit.is_evicted:
-            unit = self._open[pod.unit] = _Unit(pod.unit)
-            self.units.append(unit)
-        unit.pods.append(pod)
-
-    def _start(self, uid: str, now: float) -> None:
-        pod = self.pods.get(uid)
-        if pod is not None and math.isnan(pod.started):
-            pod.started = now
-
-    def _end(self, pod: _Pod, now: float) -> None:
-        if math.isnan(pod.ended):
-            pod.ended = now
-
-    def _gone(self, uid: str, now: float) -> None:
-        pod = self.pods.get(uid)
-        if pod is None:
-            return
-        if pod.is_background:
-            self.world.append((now, ev.PodGone(uid)))
-        self._end(pod, now)
-
-
 def read_log(log: Log, restart_cost_s: float = 300.0) -> Recorded:
-    """Everything in the log that another decision could not have changed. SegmentDamaged when it can't be read."""
+    """Everything in the log that another decision could not have changed. What stands behind damage in a segment is left out,
+    and `notes` say so; SegmentDamaged when nothing is left."""
     reading = Reading()
     notes = [f"{finding.segment}: {finding.text}" for finding in log.gaps()]
-    configuration: dict[str, object] | None = None
+    damage: SegmentDamaged | None = None
     terms: set[str] = set()
     for name in log.names:
-        with log.open(name) as segment:
-            if not segment.is_usable:
-                continue
-            if configuration is None and segment.header.configuration is not None:
-                configuration = dict(segment.header.configuration)
-            if segment.header.term not in terms and (kept := segment.checkpoint()) is not None:
-                reading.take(kept.now, kept.events)
-            terms.add(segment.header.term)
-            for step in segment.steps():
-                reading.take(step.now, step.events)
-                reading.decide(step)
-            notes += [f"{finding.segment}: {finding.text}" for finding in segment.findings if finding.is_loss]
-    return recorded_of(reading, configuration, notes, restart_cost_s)
+        try:
+            with log.open(name) as segment:
+                _read_segment(segment, reading, terms)
+                # The log of a scheduler that runs has no end yet: nothing is lost.
+                losses = [one for one in segment.findings if one.is_loss and not (one.is_open and name == log.names[-1])]
+                notes += [f"{finding.segment}: {finding.text}" for finding in losses]
+        except SegmentDamaged as error:
+            damage = error
+            notes.append(f"{error}; the rest of this segment is left out")
+    if damage is not None and not reading.units:
+        raise damage
+    return recorded_of(reading, reading.configuration, notes, restart_cost_s)
 
 
-def _unit_of(meta: Meta) -> str:
-    if task := task_name_of(meta):
-        return task_id(task)
-    key = gang_key_of(meta)
-    return gang_id(key) if key else single_unit_id(meta.namespace, meta.name)
+def _read_segment(segment: Segment, reading: Reading, terms: set[str]) -> None:
+    if not segment.is_usable:
+        return
+    if reading.configuration is None and segment.header.configuration is not None:
+        reading.configuration = dict(segment.header.configuration)
+        reading.served = _served(reading.configuration)
+    if segment.header.term not in terms and (kept := segment.checkpoint()) is not None:
+        reading.take(kept.now, kept.events)
+    terms.add(segment.header.term)
+    for step in segment.steps():
+        reading.take(step.now, step.events)
+        reading.decide(step)
+
+
+def _served(configuration: Mapping[str, object]) -> frozenset[str] | None:
+    registry = discover()
+    try:
+        profiles = read(configuration, registry).build(registry)
+    except ConfigurationInvalid:
+        return None  # whoever runs the jobs again says so
+    return frozenset(name for profile in profiles for name in profile.names)
 
 
 # -- jobs ----------------------------------------------------------------------------------------------------------------------
@@ -201,11 +110,11 @@ def _unit_of(meta: Meta) -> str:
 class _Job:
     """A job over its attempts."""
 
-    def __init__(self, unit: _Unit, work: Work) -> None:
+    def __init__(self, unit: SeenUnit, work: Work) -> None:
         self.attempts, self.work = [unit], work
 
     @property
-    def pods(self) -> Sequence[_Pod]:
+    def pods(self) -> Sequence[SeenPod]:
         return self.attempts[-1].pods
 
     @property
@@ -231,7 +140,7 @@ def _least(values: Iterable[float]) -> float:
     return min((value for value in values if not math.isnan(value)), default=math.nan)
 
 
-def _joined(units: Sequence[_Unit]) -> list[_Job]:
+def _joined(units: Sequence[SeenUnit]) -> list[_Job]:
     """Jobs, in the order in which they came; an attempt after an eviction goes to its job."""
     jobs: list[_Job] = []
     evicted: dict[str, _Job] = {}
@@ -263,7 +172,7 @@ def recorded_of(
     specs: dict[bytes, PodSpecFacts] = {}
     resource, unit = _counted(kept)
     sim_jobs, outcomes, unknown = [], [], 0
-    names: set[str] = set()
+    names: dict[str, int] = {}
     for job in kept:
         restart_s = restart_cost_s if len(job.attempts) > 1 else 0.0
         run_s = max(job.ended - job.last_started - restart_s, 0.0) + job.work.attained_s
@@ -280,8 +189,8 @@ def recorded_of(
         notes.append(f"{len(cancelled)} jobs went before they had started: they are left out")
     background = sum(pod.is_background for pod in reading.pods.values())
     if background:
-        notes.append(f"{background} pods had a node when they were first seen: they stay there as long as they did")
-    size = _capacity(reading.world, resource)
+        notes.append(f"{background} pods had a node when they were first seen, or another scheduler: they stay as they were")
+    size = capacity_of(reading.world, unit)
     return Recorded(
         tuple(sim_jobs),
         tuple(reading.world),
@@ -302,8 +211,9 @@ def _size(amounts: Iterable[tuple[str, int]], resource: tuple[str, ...]) -> floa
     return total / 1000 if resource == ("cpu",) else float(total)
 
 
-def _capacity(world: Iterable[tuple[float, ev.AnyEvent]], resource: tuple[str, ...]) -> float:
-    """The most that there ever was."""
+def capacity_of(world: Iterable[tuple[float, ev.AnyEvent]], unit: str) -> float:
+    """The most GPUs or cores that there ever were."""
+    resource = ("cpu",) if unit == CORE else GPU_NAMES
     nodes: dict[str, float] = {}
     most = 0.0
     for _, event in world:
@@ -318,7 +228,9 @@ def _capacity(world: Iterable[tuple[float, ev.AnyEvent]], resource: tuple[str, .
     return most
 
 
-def _sim_job(job: _Job, run_s: float, resource: tuple[str, ...], specs: dict[bytes, PodSpecFacts], names: set[str]) -> SimJob:
+def _sim_job(
+    job: _Job, run_s: float, resource: tuple[str, ...], specs: dict[bytes, PodSpecFacts], names: dict[str, int]
+) -> SimJob:
     first = job.pods[0].facts
     meta = first.metadata
     pods = []
@@ -326,10 +238,10 @@ def _sim_job(job: _Job, run_s: float, resource: tuple[str, ...], specs: dict[byt
         spec = msgspec.structs.replace(pod.facts.spec, node_name="", scheduling_gates=[])
         pods.append(specs.setdefault(msgspec.json.encode(spec), spec))
     work = job.work if job.work.submitted else msgspec.structs.replace(job.work, submitted=_created(meta, job.arrival))
-    name = job.attempts[0].id
-    if name in names:
-        name = f"{name} ({sum(one.split(' (')[0] == name for one in names) + 1})"
-    names.add(name)
+    name = job.work.job or job.attempts[0].id
+    names[name] = names.get(name, 0) + 1
+    if names[name] > 1:
+        name = f"{name} ({names[name]})"
     return SimJob(
         id=name,
         run_s=run_s,

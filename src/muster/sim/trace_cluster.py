@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+import numpy as np
 
 from muster.engine.facts import ConditionFacts, ContainerFacts, Meta, NodeFacts, NodeStatusFacts, PodSpecFacts, Resources
 from muster.objects.job_pods import DEFAULT_SCHEDULER
 from muster.objects.kinds.affinity import Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from muster.objects.labels import Koordinator, KoordinatorNode
-from muster.sim.trace_formats import GPUS_MAX, TraceError, TraceJob, csv_rows
+from muster.sim.trace_formats import GPUS_MAX, PODS_MAX, TraceError, TraceJob, csv_rows, header_of
 
 Placement = Literal["counts", "nodes"]
 NODES_MAX = 100_000
@@ -67,16 +68,14 @@ def parse_cluster(text: str, placement: Placement = "counts") -> TraceCluster:
 
 def read_nodes(path: Path, placement: Placement = "counts") -> TraceCluster:
     """A CSV with a line per node. Columns: `name` (or `sn`) and `gpus` (or `gpu`); `cpu_milli`, `memory_mib` and `model` where
-    known."""
-    with path.open("rb") as file:
-        header = file.readline(4096).decode("utf-8-sig", "replace")
-    names = [column.strip('"') for column in header.strip().split(",")]
+    known. Any other is an error, so that a misspelled one does not make a node that never runs out."""
+    names = header_of(path)
     name, gpu = ("sn" if "sn" in names else "name"), ("gpu" if "gpu" in names else "gpus")
     nodes: list[ClusterNode] = []
     lines: dict[str, int] = {}
-    for row in csv_rows(path, (name, gpu)):
+    for row in csv_rows(path, (name, gpu), ("cpu_milli", "memory_mib", "model")):
         if len(nodes) >= NODES_MAX:
-            raise TraceError(f"{path}, line {row.line}: more than {NODES_MAX} nodes")
+            raise TraceError(f"{path}, line {row.line}: more than {NODES_MAX} nodes; leave some out")
         node = ClusterNode(
             row.text(name, needed=True),
             row.whole(gpu, 0, 10_000),
@@ -89,7 +88,7 @@ def read_nodes(path: Path, placement: Placement = "counts") -> TraceCluster:
         lines[node.name] = row.line
         nodes.append(node)
     if not any(node.gpus for node in nodes):
-        raise TraceError(f"{path}: holds no node that has a GPU")
+        raise TraceError(f"{path}: holds no node that has a GPU, so the column {gpu} of at least one must be above 0")
     return TraceCluster(tuple(nodes), placement)
 
 
@@ -116,14 +115,7 @@ class Shaping:
 
     def pods(self, job: TraceJob) -> tuple[PodSpecFacts, ...]:
         """The specs of the job's pods."""
-        if job.pods > 1:
-            shares = [-(-job.gpu_milli // job.pods)] * job.pods
-        elif self._cluster.placement == "nodes" and job.pods == 0:
-            largest = 1000 * self._cluster.gpus_per_node_max
-            full, rest = divmod(job.gpu_milli, largest)
-            shares = [largest] * full + ([rest] if rest or not full else [])
-        else:
-            shares = [job.gpu_milli]
+        shares = shares_of(job, self._cluster)
         count = len(shares)
         models = job.gpu_models if self._cluster.placement == "nodes" else ()
         return tuple(self._spec(gpu, -(-job.cpu_milli // count), -(-job.memory_mib // count), models) for gpu in shares)
@@ -162,6 +154,17 @@ class Shaping:
         return spec
 
 
+def shares_of(job: TraceJob, cluster: TraceCluster) -> list[int]:
+    """Thousandths of GPUs of each of the job's pods."""
+    if job.pods > 1:
+        return [-(-job.gpu_milli // job.pods)] * job.pods
+    if cluster.placement == "nodes" and job.pods == 0:
+        largest = 1000 * cluster.gpus_per_node_max
+        full, rest = divmod(job.gpu_milli, largest)
+        return [largest] * full + ([rest] if rest or not full else [])
+    return [job.gpu_milli]
+
+
 def _one_of(models: Sequence[str]) -> Affinity:
     rule = NodeSelectorRequirement(key=KoordinatorNode.GPU_MODEL, operator="In", values=list(models))
     selector = NodeSelector(node_selector_terms=[NodeSelectorTerm(match_expressions=[rule])])
@@ -171,6 +174,47 @@ def _one_of(models: Sequence[str]) -> Affinity:
 def too_large(jobs: Sequence[TraceJob], cluster: TraceCluster) -> Mapping[str, str]:
     """Jobs that could never start here, with the reason, by id."""
     total_milli = 1000 * cluster.gpus
-    return {
-        job.id: f"asks for {job.gpus:g} GPUs and the cluster has {cluster.gpus}" for job in jobs if job.gpu_milli > total_milli
-    }
+    room = _Room(cluster)
+    found: dict[str, str] = {}
+    for job in jobs:
+        if job.gpu_milli > total_milli:
+            found[job.id] = f"asks for {job.gpus:g} GPUs and the cluster has {cluster.gpus}"
+        elif cluster.placement == "nodes" and (why := room.lacking(job)):
+            found[job.id] = why
+    return found
+
+
+class _Room:
+    """What an empty cluster could hold, by nodes."""
+
+    def __init__(self, cluster: TraceCluster) -> None:
+        self._cluster = cluster
+        plenty = np.int64(_PLENTY)
+        self._gpu = np.array([1000 * node.gpus for node in cluster.nodes], np.int64)
+        self._cpu = np.array([node.cpu_milli or plenty for node in cluster.nodes], np.int64)
+        self._memory = np.array([node.memory_mib or plenty for node in cluster.nodes], np.int64)
+        self._model = np.array([node.model for node in cluster.nodes])
+        self._known: dict[tuple[int, int, int, tuple[str, ...]], int] = {}
+
+    def lacking(self, job: TraceJob) -> str:
+        """What there is not for it; "" when it could start."""
+        shares = shares_of(job, self._cluster)
+        cpu_milli, memory_mib = -(-job.cpu_milli // len(shares)), -(-job.memory_mib // len(shares))
+        for gpu_milli in sorted(set(shares), reverse=True):
+            wanted, fits = shares.count(gpu_milli), self._fits(gpu_milli, cpu_milli, memory_mib, job.gpu_models)
+            if fits < wanted:
+                asks = [f"{gpu_milli / 1000:g} GPUs{' of ' + ' or '.join(job.gpu_models) if job.gpu_models else ''}"]
+                asks += [f"{cpu_milli / 1000:g} cores"] if cpu_milli else []
+                asks += [f"{memory_mib:,} MiB"] if memory_mib else []
+                return f"needs {wanted} times {', '.join(asks)} on a node, and the empty cluster has room for {fits}"
+        return ""
+
+    def _fits(self, gpu_milli: int, cpu_milli: int, memory_mib: int, models: tuple[str, ...]) -> int:
+        key = (gpu_milli, cpu_milli, memory_mib, models)
+        if key not in self._known:
+            count = np.full(len(self._gpu), PODS_MAX, np.int64)
+            for have, want in ((self._gpu, gpu_milli), (self._cpu, cpu_milli), (self._memory, memory_mib)):
+                if want:
+                    count = np.minimum(count, have // want)
+            self._known[key] = int(count[np.isin(self._model, models)].sum() if models else count.sum())
+        return self._known[key]

@@ -16,6 +16,8 @@ from muster.sim.trace_run import JobOutcome, Outcome
 HOUR_S = 3600.0
 DAY_S = 86_400.0
 WIDE_GPUS = 16
+NOTHING_H = 1e-5
+"""A job that ends earlier or later by less ends when it did."""
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -72,7 +74,8 @@ def nearest_rank(ordered: Sequence[float], percent: float) -> float:
 
 
 def _rounded(value: float) -> float:
-    return round(value, 4)
+    """Seven digits that count: a log of seconds is told in hours, too."""
+    return float(f"{value:.7g}")
 
 
 # -- by group ------------------------------------------------------------------------------------------------------------------
@@ -130,9 +133,24 @@ def jain(values: Sequence[float]) -> float:
     return math.fsum(values) ** 2 / (len(values) * squares) if squares else 1.0
 
 
+def stretches_of(outcome: Outcome) -> list[tuple[JobOutcome, float]]:
+    """How many times longer than it held anything each job took; of jobs over a minute, if there are any."""
+    some = [job for job in outcome.jobs if not math.isnan(job.ended) and job.held_s > 0]
+    long = [job for job in some if job.held_s >= 60]
+    return [(job, job.jct_s / job.held_s) for job in long or some]
+
+
 def fairness(outcome: Outcome) -> float:
-    """How evenly jobs are slowed down: Jain's index over their stretch (time in all over time held), of jobs over a minute."""
-    return jain([job.jct_s / job.held_s for job in outcome.jobs if not math.isnan(job.ended) and job.held_s >= 60])
+    """How evenly jobs are slowed down: Jain's index over their stretches."""
+    return jain([stretch for _, stretch in stretches_of(outcome)])
+
+
+def group_fairness(outcome: Outcome) -> float:
+    """The same between groups: over the mean stretch of the jobs of each."""
+    stretches: dict[str, list[float]] = {}
+    for job, stretch in stretches_of(outcome):
+        stretches.setdefault(owner_of(job), []).append(stretch)
+    return jain([mean(each) for each in stretches.values()])
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -156,8 +174,8 @@ def difference(before: Outcome, after: Outcome) -> Difference:
         if not math.isnan(change_h):
             changes.append((job.id, change_h))
     changes.sort(key=lambda change: (change[1], change[0]))
-    gains = [hours for _, hours in changes if hours > 1e-3]
-    losses = [hours for _, hours in changes if hours < -1e-3]
+    gains = [hours for _, hours in changes if hours > NOTHING_H]
+    losses = [hours for _, hours in changes if hours < -NOTHING_H]
     return Difference(
         len(gains), len(losses), len(changes) - len(gains) - len(losses), mean(gains), -mean(losses), tuple(changes)
     )

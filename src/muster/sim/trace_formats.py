@@ -2,7 +2,7 @@
 
 Formats: `philly` (the CSV of the Philly virtual clusters; of it only the submission, the GPUs, the model as a type, and the
 run's own length are read), `openb` (the pod lists of the openb clusters), and `muster` (CSV, or one JSON object per line in a
-file whose name ends in `.jsonl`; the columns are the fields of `TraceJob` that `_MUSTER` lists).
+file whose name ends in `.jsonl`; the columns are the fields of `TraceJob` that `_MUSTER` lists). Each may be packed with gzip.
 
 Reads files, otherwise pure. Strict and bounded: the first wrong value ends the reading with a `TraceError` that names the file,
 the line, the column and the value, and nothing of the file is used. Jobs come out by submission, then in the file's order.
@@ -11,8 +11,11 @@ the line, the column and the value, and nothing of the file is used. Jobs come o
 from __future__ import annotations
 
 import csv
+import gzip
+import io
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -71,7 +74,7 @@ def read_trace(path: Path, format_name: str) -> list[TraceJob]:
         raise TraceError(f"format {format_name!r}: there are {', '.join(FORMATS)}")
     if path.stat().st_size > FILE_BYTES_MAX:
         raise TraceError(f"{path}: larger than {FILE_BYTES_MAX >> 30} GiB; split it")
-    if format_name == "muster" and path.suffix in (".jsonl", ".ndjson"):
+    if format_name == "muster" and path.name.removesuffix(".gz").endswith((".jsonl", ".ndjson")):
         rows = _json_rows(path)
     else:
         required, optional = _COLUMNS[format_name]
@@ -88,7 +91,7 @@ def read_trace(path: Path, format_name: str) -> list[TraceJob]:
         lines[job.id] = row.line
         jobs.append(job)
     if not jobs:
-        raise TraceError(f"{path}: holds no job")
+        raise TraceError(f"{path}: holds no job; below the header there must be a line for each")
     return sorted(jobs, key=lambda job: (job.submit_s, job.line))
 
 
@@ -155,31 +158,62 @@ def csv_rows(path: Path, required: tuple[str, ...], optional: tuple[str, ...] | 
                 if not values:
                     continue
                 if len(values) != len(header):
-                    raise TraceError(f"{path}, line {reader.line_num}: {len(values)} values for {len(header)} columns")
+                    raise TraceError(
+                        f"{path}, line {reader.line_num}: {len(values)} values for {len(header)} columns; write one for each "
+                        f"column, with nothing between two commas where there is none: {_shown(','.join(values))}"
+                    )
                 yield Row(path, reader.line_num, dict(zip(header, values, strict=True)), required[0])
         except csv.Error as error:
-            raise TraceError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
+            why = str(error)
+            if "new-line character" in why:
+                why = "a carriage return stands inside of a line; save the file with the line ends of Unix or Windows"
+            raise TraceError(f"{path}, line {reader.line_num}: not CSV: {why}") from error
 
 
 def _check_header(path: Path, header: list[str], required: tuple[str, ...], optional: tuple[str, ...] | None) -> None:
     missing = [column for column in required if column not in header]
     if missing:
-        raise TraceError(f"{path}, line 1: lacks the column {', '.join(missing)}; it has {', '.join(header)[:300] or 'none'}")
+        has = _shown(", ".join(header), 300) if any(header) else "none"
+        hint = "; columns are separated by commas" if len(header) == 1 and any(mark in header[0] for mark in ";\t|") else ""
+        raise TraceError(f"{path}, line 1: lacks the column {', '.join(missing)}; it has {has}{hint}")
     double = [column for column in header if header.count(column) > 1]
     if double:
-        raise TraceError(f"{path}, line 1: has the column {double[0]!r} twice")
+        raise TraceError(f"{path}, line 1: has the column {double[0]!r} twice; leave one out")
     if optional is not None and (strange := [column for column in header if column not in required + optional]):
         raise TraceError(f"{path}, line 1: column {strange[0]!r} is unknown; there are {', '.join(required + optional)}")
 
 
-def _lines(path: Path, file: Iterable[bytes]) -> Iterator[str]:
-    for number, line in enumerate(file, start=1):
-        if len(line) > LINE_BYTES_MAX:
-            raise TraceError(f"{path}, line {number}: longer than {LINE_BYTES_MAX} bytes")
-        try:
+def header_of(path: Path) -> list[str]:
+    """The columns that the file has; none when it is empty."""
+    with path.open("rb") as file:
+        return next(csv.reader(_lines(path, file)), [])
+
+
+def _shown(text: str, length: int = 80) -> str:
+    text = "".join(char if char.isprintable() else " " if char.isspace() else "\N{REPLACEMENT CHARACTER}" for char in text)
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def _lines(path: Path, file: io.BufferedReader) -> Iterator[str]:
+    """Line by line, unpacked if need be; never more than a line and a buffer in memory."""
+    is_packed = file.peek(2)[:2] == b"\x1f\x8b"
+    source = gzip.GzipFile(fileobj=file) if is_packed else file
+    size = number = 0
+    try:
+        while line := source.readline(LINE_BYTES_MAX + 1):
+            number += 1
+            size += len(line)
+            if len(line) > LINE_BYTES_MAX:
+                raise TraceError(f"{path}, line {number}: longer than {LINE_BYTES_MAX} bytes; is it a trace at all?")
+            if size > FILE_BYTES_MAX:
+                raise TraceError(f"{path}, line {number}: unpacked, it is larger than {FILE_BYTES_MAX >> 30} GiB; split it")
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise TraceError(f"{path}, line {number}, byte {error.start + 1}: not UTF-8") from error
+    except UnicodeDecodeError as error:
+        raise TraceError(f"{path}, line {number}, byte {error.start + 1}: not UTF-8; save it as UTF-8 text") from error
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise TraceError(
+            f"{path}, after line {number}: what gzip packed is damaged or cut off: {error}; fetch it again"
+        ) from error
 
 
 def _json_rows(path: Path) -> Iterator[Row]:
@@ -191,7 +225,7 @@ def _json_rows(path: Path) -> Iterator[Row]:
             try:
                 raw = msgspec.json.decode(line)
             except (msgspec.DecodeError, RecursionError) as error:
-                raise TraceError(f"{path}, line {number}: not JSON: {error}") from error
+                raise TraceError(f"{path}, line {number}: not JSON: {error}; each line is one object") from error
             if not isinstance(raw, dict):
                 raise TraceError(f"{path}, line {number}: must be an object, not {type(raw).__name__}")
             values: dict[str, str] = {}
@@ -237,7 +271,6 @@ def _openb(row: Row) -> TraceJob:
     began_s = row.number("scheduled_time", submit_s, SECONDS_MAX) if row.has("scheduled_time") else submit_s
     count = row.whole("num_gpu", 0, GPUS_MAX)
     share = row.whole("gpu_milli", 0, 1000)
-    models = tuple(sorted(filter(None, row.text("gpu_spec").split("|"))))
     return TraceJob(
         id=row.text("name", needed=True),
         submit_s=submit_s,
@@ -247,7 +280,7 @@ def _openb(row: Row) -> TraceJob:
         memory_mib=row.whole("memory_mib", 0, 10**9),
         pods=1,
         type=row.text("qos"),
-        gpu_models=models,
+        gpu_models=_models(row, "gpu_spec"),
         line=row.line,
     )
 
@@ -257,7 +290,7 @@ def _muster(row: Row) -> TraceJob:
         id=row.text("id", needed=True),
         submit_s=row.number("submit_s", 0, SECONDS_MAX),
         run_s=row.number("run_s", 0, SECONDS_MAX),
-        gpu_milli=round(1000 * row.number("gpus", 0, GPUS_MAX)) if row.has("gpus") else 0,
+        gpu_milli=_gpu_milli(row),
         cpu_milli=row.whole("cpu_milli", 0, 10**12, 0),
         memory_mib=row.whole("memory_mib", 0, 10**12, 0),
         pods=row.whole("pods", 1, PODS_MAX, 0) if row.has("pods") else 0,
@@ -271,9 +304,20 @@ def _muster(row: Row) -> TraceJob:
         deadline_s=row.number("deadline_s", 0, SECONDS_MAX) if row.has("deadline_s") else None,
         preemptible=row.yes("preemptible", True),
         checkpoint_s=row.number("checkpoint_s", 1e-3, SECONDS_MAX) if row.has("checkpoint_s") else 1.0,
-        gpu_models=tuple(sorted(filter(None, row.text("gpu_models").split("|")))),
+        gpu_models=_models(row, "gpu_models"),
         line=row.line,
     )
+
+
+def _gpu_milli(row: Row) -> int:
+    gpus = row.number("gpus", 0, GPUS_MAX) if row.has("gpus") else 0.0
+    if 0 < gpus < 0.001:
+        row.fail("gpus", "is less than a thousandth of a GPU; write 0 for none")
+    return round(1000 * gpus)
+
+
+def _models(row: Row, column: str) -> tuple[str, ...]:
+    return tuple(sorted({model for model in row.text(column).split("|") if model}))
 
 
 _MAKERS: dict[str, Callable[[Row], TraceJob]] = {"philly": _philly, "openb": _openb, "muster": _muster}

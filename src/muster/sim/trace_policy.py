@@ -50,6 +50,8 @@ class PolicySet(msgspec.Struct, frozen=True):
     queues: tuple[QueueFacts, ...]
     users: tuple[UserFacts, ...] = ()
     groups: tuple[UserGroupFacts, ...] = ()
+    has_queues: bool = True
+    """Whether `queues` are its own; otherwise there is one that was made up, for everybody."""
 
     def events(self, queues: Sequence[str] = ()) -> list[ev.AnyEvent]:
         """As the engine learns of them; with a queue, of the first policy, for each of `queues` that is not among its own."""
@@ -93,15 +95,19 @@ def _read(source: str, data: bytes) -> PolicySet:
             if not isinstance(raw, dict) or kind not in _KINDS:
                 raise PolicyError(f"{where}: kind: must be one of {', '.join(_KINDS)}, not {str(kind)[:80]!r}")
             _check(where, _KINDS[kind], raw)
+            name = raw["metadata"]["name"]
+            if any(other["metadata"]["name"] == name for other in found[kind]):
+                raise PolicyError(f"{where}: metadata.name: there is another {kind} {name!r} in the file; give it another name")
             found[kind].append(raw)
     except yaml_text.YamlError as error:
         at = f", line {error.line}" if error.line else ""
         raise PolicyError(f"{source}, document {number + 1}{at}: {error}") from error
     if not found["SchedulingPolicy"]:
-        raise PolicyError(f"{source}: holds no SchedulingPolicy")
+        raise PolicyError(f"{source}: holds no SchedulingPolicy; write one, or give the name of one that is built in")
     policies = tuple(view_of(PolicyFacts, raw) for raw in found["SchedulingPolicy"])
     queues = tuple(view_of(QueueFacts, raw) for raw in found["Queue"])
-    if not queues:
+    has_queues = bool(queues)
+    if not has_queues:
         spec = QueueSpecFacts(policy=policies[0].metadata.name, is_default=True)
         queues = (QueueFacts(metadata=Meta(name=DEFAULT_QUEUE), spec=spec),)
     names = {policy.metadata.name for policy in policies}
@@ -111,7 +117,8 @@ def _read(source: str, data: bytes) -> PolicySet:
             raise PolicyError(f"{source}: {text}{', '.join(sorted(names))}")
     name = policies[0].metadata.name if len(policies) == 1 else Path(source).stem
     users = tuple(view_of(UserFacts, raw) for raw in found["User"])
-    return PolicySet(name, policies, queues, users, tuple(view_of(UserGroupFacts, raw) for raw in found["UserGroup"]))
+    groups = tuple(view_of(UserGroupFacts, raw) for raw in found["UserGroup"])
+    return PolicySet(name, policies, queues, users, groups, has_queues)
 
 
 def _check(where: str, resource: Resource, raw: Raw) -> None:

@@ -143,10 +143,10 @@ class _Run:
 
 
 def look_s_for(jobs: Sequence[SimJob]) -> float:
-    """The mean time between two events, if every job came and ended once."""
+    """The mean time between two jobs that come."""
     arrivals = [job.arrival for job in jobs] or [0.0]
     span_s = max(arrivals) - min(arrivals) + max((job.run_s for job in jobs), default=0.0)
-    return max(span_s / (2 * len(arrivals)), LOOK_S_MIN)
+    return max(span_s / len(arrivals), LOOK_S_MIN)
 
 
 class TraceRun:
@@ -165,8 +165,8 @@ class TraceRun:
     ) -> None:
         """`step`: the engine's own, or one that does something besides, such as recording. `world`: what else happens, and
         when: nodes, queues, policies, users. What time alone changes is looked at `look_s` after the last event, at the
-        earliest; None for the mean time between two events. A policy that wants to rank anew every five seconds would otherwise
-        do so a million times in a quarter of a year in which nothing happens."""
+        earliest; None for the mean time between two arrivals. A policy that wants to rank anew every five seconds would
+        otherwise do so a million times in a quarter of a year in which nothing happens."""
         self._engine, self._step = engine, step if step is not None else engine.step
         self._runs = [_Run(job) for job in jobs]
         self._gpus, self._restart_cost_s, self._look_s = (
@@ -196,7 +196,8 @@ class TraceRun:
         idle = 0
         while self._open:
             due = self._heap[0][0] if self._heap else math.inf
-            look = self._next_look(now)
+            # Nobody has to say when to look again where something happens before that could count.
+            look = self._next_look(now) if due > now + self._look_s else math.inf
             if look < due:
                 idle = idle + 1 if not self._heap else 0
                 if idle > IDLE_LOOKS_MAX:

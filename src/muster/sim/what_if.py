@@ -1,28 +1,31 @@
 """What if: the arrivals of a decision log under another policy, on other nodes, or with other plugins.
 
 Both sides of the comparison are simulated, so that what the simulation leaves out (image pulls, slow starts) is left out of
-both.
-The side that is called `as it was` has the recorded policy, nodes and plugins.
+both. The side that is called `as it was` has the recorded policy, nodes and plugins.
 
 No I/O but the log; otherwise pure.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from muster.engine import events as ev
-from muster.sim.recorded import CORE, Recorded
-from muster.sim.trace_cluster import Shaping, TraceCluster
+from muster.engine.facts import NodeFacts
+from muster.sim.recorded import GPU_NAMES, Recorded, capacity_of
+from muster.sim.trace_cluster import PARTS, WHOLE, ClusterNode, Shaping, TraceCluster
 from muster.sim.trace_policy import PolicySet
 from muster.sim.trace_run import Outcome, Progress, TraceRun
 from muster.sim.trace_simulation import checked, new_engine
 
 AS_IT_WAS = "as it was"
-_POLICY_EVENTS = (ev.PolicySeen, ev.PolicyGone, ev.QueueSeen, ev.QueueGone)
+_POLICIES = (ev.PolicySeen, ev.PolicyGone)
+_POLICY_EVENTS = (*_POLICIES, ev.QueueSeen, ev.QueueGone)
+_GPUS = (*GPU_NAMES, PARTS)
 _NODE_EVENTS = (ev.NodeSeen, ev.NodeGone, ev.NodeMetricSeen, ev.NodeMetricGone, ev.PodSeen, ev.PodGone)
 """With other nodes, pods that stay where they were have nowhere to be."""
 
@@ -46,10 +49,9 @@ def what_if(
     """What would have become of the recorded jobs. SimulationError when the policy or a plugin failed on the way."""
     configuration = change.configuration if change.configuration is not None else recorded.configuration
     engine = new_engine(configuration, "history")
-    capacity = recorded.outcome.gpus
+    capacity, unit = recorded.outcome.gpus, recorded.outcome.unit
     if change.cluster is not None:
-        cores = sum(node.cpu_milli for node in change.cluster.nodes) / 1000
-        capacity = cores if recorded.outcome.unit == CORE else float(change.cluster.gpus)
+        capacity = capacity_of([(0.0, ev.NodeSeen(node)) for node in nodes_like(recorded, change.cluster)], unit)
     run = TraceRun(
         engine,
         recorded.jobs,
@@ -58,7 +60,7 @@ def what_if(
         look_s=look_s,
         world=_world(recorded, change),
     )
-    return checked(msgspec.structs.replace(run.run(progress), unit=recorded.outcome.unit))
+    return checked(msgspec.structs.replace(run.run(progress), unit=unit))
 
 
 def _world(recorded: Recorded, change: Change) -> list[tuple[float, ev.AnyEvent]]:
@@ -69,8 +71,47 @@ def _world(recorded: Recorded, change: Change) -> list[tuple[float, ev.AnyEvent]
         world = [(at, event) for at, event in world if not isinstance(event, ev.Configured)]
     if change.cluster is not None:
         world = [(at, event) for at, event in world if not isinstance(event, _NODE_EVENTS)]
-        first += [ev.NodeSeen(node) for node in Shaping(change.cluster, ()).nodes()]
+        first += [ev.NodeSeen(node) for node in nodes_like(recorded, change.cluster)]
     if change.policy is not None:
-        world = [(at, event) for at, event in world if not isinstance(event, _POLICY_EVENTS)]
-        first += change.policy.events(sorted({job.work.queue for job in recorded.jobs}))
+        if change.policy.has_queues or not any(isinstance(event, ev.QueueSeen) for _, event in world):
+            world = [(at, event) for at, event in world if not isinstance(event, _POLICY_EVENTS)]
+            first += change.policy.events(sorted({job.work.queue for job in recorded.jobs}))
+        else:
+            world = [(at, _ranked_by(event, change.policy)) for at, event in world if not isinstance(event, _POLICIES)]
+            first += [event for event in change.policy.events() if not isinstance(event, ev.QueueSeen)]
     return [*((begin, event) for event in first), *world]
+
+
+def _ranked_by(event: ev.AnyEvent, policy: PolicySet) -> ev.AnyEvent:
+    """A queue as it was, with its levels, weight and limits, but with the policy."""
+    if not isinstance(event, ev.QueueSeen):
+        return event
+    spec = msgspec.structs.replace(event.queue.spec, policy=policy.policies[0].metadata.name)
+    return ev.QueueSeen(msgspec.structs.replace(event.queue, spec=spec))
+
+
+def nodes_like(recorded: Recorded, cluster: TraceCluster) -> list[NodeFacts]:
+    """The nodes of the cluster: each has all that the recorded nodes have that there are most of, but for its GPUs, and for
+    processors and memory where the cluster says them. So what jobs ask for besides GPUs runs out as it did."""
+    made = Shaping(cluster, ()).nodes()
+    there = {event.node.metadata.name: event.node for _, event in recorded.world if isinstance(event, ev.NodeSeen)}
+    kinds = Counter(tuple(sorted(node.status.allocatable.items())) for node in there.values())
+    if not kinds:
+        return made
+    # Of those with GPUs, if any has; of equally many, the first by what it has.
+    usual = min(kinds, key=lambda kind: (not any(name in _GPUS for name, _ in kind), -kinds[kind], str(kind)))
+    pattern = next(node for node in there.values() if tuple(sorted(node.status.allocatable.items())) == usual)
+    return [_like(node, one, pattern) for node, one in zip(cluster.nodes, made, strict=True)]
+
+
+def _like(node: ClusterNode, made: NodeFacts, pattern: NodeFacts) -> NodeFacts:
+    amounts = {name: amount for name, amount in pattern.status.allocatable.items() if name not in _GPUS}
+    said = {"cpu": node.cpu_milli, "memory": node.memory_mib}
+    amounts |= {name: made.status.allocatable[name] for name, amount in said.items() if amount}
+    resource = next((name for name in _GPUS if name in pattern.status.allocatable), WHOLE)
+    amounts[resource] = node.gpus * 100 if resource == PARTS else node.gpus
+    labels = {**pattern.metadata.labels, **made.metadata.labels}
+    metadata = msgspec.structs.replace(made.metadata, labels=labels, annotations=dict(pattern.metadata.annotations))
+    status = msgspec.structs.replace(made.status, allocatable=amounts)
+    spec = msgspec.structs.replace(pattern.spec, unschedulable=False)
+    return msgspec.structs.replace(made, metadata=metadata, spec=spec, status=status)

@@ -13,11 +13,15 @@ from muster.cli.job_options import complete_job
 from muster.cli.options import Target, file_options, machine_output, target_options
 
 if TYPE_CHECKING:
+    from muster.cli.commands.explain import Asking
+    from muster.cli.files import Document
     from muster.cli.session import Failures, Session
     from muster.objects.status import Raw
 
 PATH = "/muster/v1/eta"
 TASKS_MAX = 20
+ENDED = frozenset({"Succeeded", "Failed", "Cancelled", "Suspended"})
+"""Phases of jobs that are in no line."""
 
 
 class _Asked(NamedTuple):
@@ -32,6 +36,7 @@ class _Asked(NamedTuple):
 
 async def _eta(target: Target, state: State, asked: _Asked) -> ExitCode:
     from muster.cli.asking import is_own
+    from muster.cli.commands.explain import Asking
     from muster.cli.eta_view import eta_lines
     from muster.cli.output import emit, render_value
     from muster.cli.session import Failures, session
@@ -39,12 +44,9 @@ async def _eta(target: Target, state: State, asked: _Asked) -> ExitCode:
 
     failures = Failures()
     async with session(target, state) as s:
-        if not await is_own(s.client):
-            raise CliError(
-                "this server is not Muster's own, and can't be asked; of a Job that waits, `muster get jobs.muster.dev NAME -o "
-                "yaml` shows status.startEstimate"
-            )
-        found = await _by_name(s, asked) if asked.name else await _by_file(s, asked, failures)
+        # A cluster's API server has no such endpoint: there the controller answers a ScheduleExplanation.
+        asking = None if await is_own(s.client) else Asking(s, 0, target.request_timeout_s)
+        found = await _by_name(s, asked, asking) if asked.name else await _by_file(s, asked, failures, asking)
     if asked.output:
         emit(render_value({"items": [{"subject": subject, **answer} for subject, answer in found]}, asked.output))
     else:
@@ -53,7 +55,7 @@ async def _eta(target: Target, state: State, asked: _Asked) -> ExitCode:
     return failures.exit_code
 
 
-async def _by_name(s: Session, asked: _Asked) -> list[tuple[str, Raw]]:
+async def _by_name(s: Session, asked: _Asked, asking: Asking | None) -> list[tuple[str, Raw]]:
     from muster.cli.asking import ask
     from muster.client.jobs import Jobs
     from muster.objects.meta import name_of, namespace_of
@@ -65,18 +67,27 @@ async def _by_name(s: Session, asked: _Asked) -> list[tuple[str, Raw]]:
         tree = await jobs.tree(f"KusciaJob/{name_of(job)}")
         chosen = [task.task_id for task in tree.tasks if task.phase in ("Pending", "Running") and task.task_id][:TASKS_MAX]
         works = [("KusciaTask", tree.namespace, task) for task in chosen]
+    phase = str((job.get("status") or {}).get("phase") or "")
+    if phase in ENDED or not works:
+        subject = f"{job['kind']} {namespace_of(job)}/{name_of(job)}"
+        return [(subject, {"state": "ended" if phase in ENDED else "idle", "phase": phase, "items": []})]
     found = []
     for kind, namespace, word in works:
+        if asking is not None:
+            key = f"{kind}/{namespace}/{word}"
+            told = await asking.when({"questionObjectKey": key}, namespace, asked.gpus)
+            found.append((f"{kind} {namespace}/{word}", told))
+            continue
         path = f"/muster/v1/jobs/{quote(namespace, safe='')}/{quote(word, safe='')}/eta"
         params = [("kind", kind), *(("gpus", str(one)) for one in asked.gpus)]
         found.append((f"{kind} {namespace}/{word}", await ask(s.client, path, params)))
     return found
 
 
-async def _by_file(s: Session, asked: _Asked, failures: Failures) -> list[tuple[str, Raw]]:
+async def _by_file(s: Session, asked: _Asked, failures: Failures, asking: Asking | None) -> list[tuple[str, Raw]]:
     import msgspec
 
-    from muster.cli.files import Document, read_manifests
+    from muster.cli.files import read_manifests
     from muster.cli.session import each
 
     manifests = read_manifests(asked.filenames, recursive=asked.recursive)
@@ -85,12 +96,44 @@ async def _by_file(s: Session, asked: _Asked, failures: Failures) -> list[tuple[
     found: list[tuple[str, Raw]] = []
 
     async def one(document: Document) -> None:
-        body: Raw = {"manifest": document.object, "namespace": s.namespace, "gpus": list(asked.gpus)}
-        answer = await s.client.request("POST", PATH, body=body)
-        found.append((document.where, msgspec.json.decode(answer.body)))
+        if asking is not None:
+            namespace = str((document.object.get("metadata") or {}).get("namespace") or s.namespace)
+            told = await asking.when({"questionObjectTemplate": document.object}, namespace, asked.gpus)
+            found.append((document.where, told))
+            return
+        manifest = await _as_sent(s, document.object)
+        body: Raw = {"manifest": manifest, "namespace": s.namespace, "gpus": list(asked.gpus)}
+        answer: Raw = msgspec.json.decode((await s.client.request("POST", PATH, body=body)).body)
+        found.append((document.where, {**answer, "never": await _never(s, document)}))
 
     await each(manifests.documents, one, failures, lambda document: document.where)
     return found
+
+
+async def _as_sent(s: Session, manifest: Raw) -> Raw:
+    """What the server would make of it: whose it is, and in which queue. ApiError says why it would be refused."""
+    from muster.cli.applying import group_and_kind
+    from muster.objects.requests import WriteOptions
+    from muster.objects.status import AlreadyExists
+
+    resource = await s.client.resource(*group_and_kind(manifest))
+    namespace = str((manifest.get("metadata") or {}).get("namespace") or s.namespace) if resource.namespaced else None
+    try:
+        return await s.client.create(resource, manifest, namespace, WriteOptions(dry_run=True, field_validation="Strict"))
+    except AlreadyExists:
+        return manifest  # it was sent before, and was not refused then
+
+
+async def _never(s: Session, document: Document) -> str:
+    """Why no node could ever hold it; "" where one could, or where that is not for the caller to ask."""
+    from muster.cli.commands.explain import Asking
+    from muster.objects.status import Forbidden
+
+    try:
+        verdicts = [item.get("verdict") or {} for item in await Asking(s, 0, 30.0).hypothetical(document)]
+    except Forbidden:
+        return ""
+    return next((str(one.get("message")) for one in verdicts if one.get("reason") == "Impossible"), "")
 
 
 @command("eta", "Say when a job will start, or would if it were sent now or were smaller.")

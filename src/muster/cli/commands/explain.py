@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -68,6 +69,20 @@ class Asking:
         question = {"manifest": manifest, "namespace": namespace}
         return await self._ask(question, {"questionObjectTemplate": manifest}, namespace, document.where)
 
+    async def when(self, spec: Raw, namespace: str, sizes: Sequence[int]) -> Raw:
+        """When it will start, on a cluster whose API server is not Muster's own."""
+        from muster.objects.labels import Muster
+
+        notes = {Muster.ETA: ",".join(str(size) for size in sizes)}
+        answer = await self._by_object(spec, namespace, notes)
+        details = answer.get("detailedExplanation") or []
+        if answer.get("failedMessage") and not any("eta" in detail for detail in details):
+            raise CliError(str(answer["failedMessage"]))
+        found = next((detail["eta"] for detail in details if "eta" in detail), None)
+        if found is None:
+            raise CliError("the controller of this cluster foretells nothing; is it older than this command (muster version)?")
+        return dict(found)
+
     async def _ask(self, body: Raw, spec: Raw, namespace: str, subject: str) -> list[Raw]:
         import msgspec
 
@@ -80,7 +95,7 @@ class Asking:
         items: list[Raw] = msgspec.json.decode(answer.body)["items"]
         return items
 
-    async def _by_object(self, spec: Raw, namespace: str) -> Raw:
+    async def _by_object(self, spec: Raw, namespace: str, notes: Mapping[str, str] | None = None) -> Raw:
         import asyncio
 
         client = self._s.client
@@ -88,7 +103,7 @@ class Asking:
         question: Raw = {
             "apiVersion": f"{kind.group}/{kind.version}",
             "kind": kind.kind,
-            "metadata": {"generateName": "muster-explain-", "namespace": namespace},
+            "metadata": {"generateName": "muster-explain-", "namespace": namespace, "annotations": dict(notes or {})},
             "spec": {**spec, "ttl": OBJECT_TTL},
         }
         name = (await client.create(kind, question, namespace))["metadata"]["name"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from muster.cli.completions import complete_references
-from muster.cli.errors import ExitCode, UsageError
+from muster.cli.errors import CliError, ExitCode, UsageError, message_of
 from muster.cli.framework import State, command, state_of
 from muster.cli.options import Target, selector_options, target_options
 
@@ -16,12 +16,16 @@ if TYPE_CHECKING:
     from muster.cli.references import Reference
 
 EXAMPLE = "muster get pods; muster get kusciajobs,kusciatasks; muster get pod/web-1"
+OF_USERS = frozenset({"jobs", "kusciajobs", "pods"})
+"""What has owners, who may list their own."""
 FORMATS = click.Choice(["table", "wide", "json", "yaml", "name"])
 
 
 async def _get(target: Target, state: State, parsed: list[Reference], query: Query, watch: bool) -> ExitCode:
     from muster.cli.listing import Follower, print_data, print_tables, resolve_kinds
+    from muster.cli.people import own_selector
     from muster.cli.session import Failures, session
+    from muster.objects.status import Forbidden
 
     failures = Failures()
     async with session(target, state) as s:
@@ -31,10 +35,14 @@ async def _get(target: Target, state: State, parsed: list[Reference], query: Que
                 raise UsageError("--watch follows one kind, or one object of it: name just one")
             resource, names = wanted[0]
             await Follower(s, resource, names[0] if names else "", query).run()
-        elif query.is_table:
-            await print_tables(s, wanted, query, failures)
-        else:
-            await print_data(s, wanted, query, failures)
+            return failures.exit_code
+        try:
+            await (print_tables if query.is_table else print_data)(s, wanted, query, failures)
+        except Forbidden as error:
+            own = await own_selector(s.client) if any(r.plural in OF_USERS and not names for r, names in wanted) else ""
+            if not own or query.label_selector:
+                raise
+            raise CliError(f"{message_of(error)}; what you may list: -l '{own}'", ExitCode.FORBIDDEN) from error
     return failures.exit_code
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from muster.cli.errors import ExitCode
@@ -9,8 +11,23 @@ from muster.cli.framework import State, command, state_of
 from muster.cli.job_options import DURATION, complete_job, complete_phase, jobs_argument, jobs_of
 from muster.cli.options import Target, machine_output, target_options
 
+if TYPE_CHECKING:
+    from muster.client.job_reading import JobFilter
+    from muster.client.job_tree import JobTree
+    from muster.client.jobs import Jobs
+
 FORMATS = click.Choice(["table", "wide", "json", "yaml", "name"])
 PAGE_LEN = 500
+
+
+async def _pages(jobs: Jobs, chosen: JobFilter, now: float) -> list[JobTree]:
+    found, token = list[Any](), ""
+    while True:
+        page = await jobs.list(chosen, limit=PAGE_LEN, continue_token=token, now=now)
+        found += page.items
+        token = page.continue_token
+        if not token:
+            return found
 
 
 async def _list(target: Target, state: State, where: dict[str, object], *, output: str, limit: int, with_headers: bool) -> None:
@@ -18,21 +35,28 @@ async def _list(target: Target, state: State, where: dict[str, object], *, outpu
 
     from muster.cli.job_view import LIST_HEADERS, WIDE_HEADERS, list_row
     from muster.cli.output import emit, render_value, simple_table
+    from muster.cli.people import own_selector
+    from muster.cli.session import session
     from muster.client.job_kinds import KINDS
     from muster.client.job_reading import JobFilter
-    from muster.client.job_tree import JobTree
+    from muster.client.jobs import Jobs
+    from muster.objects.labels import Muster
+    from muster.objects.status import Forbidden
     from muster.objects.time import wall_clock
 
-    now, found = wall_clock(), list[JobTree]()
+    now = wall_clock()
     chosen = JobFilter(**where)  # type: ignore[arg-type]
-    async with jobs_of(target, state) as jobs:
-        token = ""
-        while True:
-            page = await jobs.list(chosen, limit=PAGE_LEN, continue_token=token, now=now)
-            found += page.items
-            token = page.continue_token
-            if not token:
-                break
+    async with session(target, state, warn_once=True) as s:
+        jobs = Jobs(s.client, namespace=s.namespace)
+        try:
+            found = await _pages(jobs, chosen, now)
+        except Forbidden:
+            own = "" if Muster.USER in chosen.label_selector else await own_selector(s.client)
+            if not own:
+                raise
+            both = ",".join(filter(None, (chosen.label_selector, own)))
+            found = await _pages(jobs, msgspec.structs.replace(chosen, label_selector=both), now)
+            click.echo(f"what you may see: -l '{own}'", err=True)
     found.sort(key=lambda tree: (tree.created, tree.name), reverse=True)
     shown = found[:limit] if limit else found
     if output in ("json", "yaml"):
@@ -115,7 +139,6 @@ async def _get(target: Target, state: State, names: tuple[str, ...], output: str
     from muster.cli.output import cell_text, emit, print_objects
     from muster.cli.session import Failures, each
     from muster.client.job_kinds import qualified_name_of
-    from muster.client.job_tree import JobTree
     from muster.objects.ages import since
     from muster.objects.status import Raw
     from muster.objects.time import wall_clock

@@ -38,24 +38,23 @@ async def _now(target: Target, state: State) -> EngineState:
 
 
 def _then(place: str, at: str) -> EngineState:
-    """The cluster as it was, from the log of decisions."""
+    """The cluster as it was, from the log of decisions; that of the local server unless another is named."""
+    from muster.cli.history_places import instant, local_log, open_log
     from muster.history.past import engine_at
-    from muster.history.reader import Log
     from muster.history.replaying import NotReplayable, engines, known_orders
     from muster.history.segments import SegmentDamaged
     from muster.history.stores import StoreUnusable
-    from muster.objects.time import parse_time
+    from muster.objects.time import format_time, wall_clock
 
+    moment = instant(at, "--at", wall_clock())
+    assert moment is not None
+    place = place or local_log()
     try:
-        instant = parse_time(at)
-    except ValueError as error:
-        raise UsageError(f"--at {at!r}: {error}; write it as in 2026-05-01T12:00:00Z") from error
-    try:
-        engine = engine_at(Log.at(place), engines(orders=known_orders()), instant)
+        engine = engine_at(open_log(place), engines(orders=known_orders()), moment)
     except (StoreUnusable, SegmentDamaged, NotReplayable, OSError) as error:
         raise CliError(f"--history {place}: {error}") from error
     if engine is None:
-        raise CliError(f"--history {place}: nothing is recorded from before {at}", ExitCode.NOT_FOUND)
+        raise CliError(f"{place}: nothing is recorded from before {format_time(moment)}", ExitCode.NOT_FOUND)
     return engine.state
 
 
@@ -99,8 +98,8 @@ def _show(found: EngineState, name: str, by: By, output: str | None) -> None:
     show_default=True,
     help="Who uses what: by user, job, queue or pod, with the nodes of each; or by node, with its users.",
 )
-@click.option("--at", metavar="TIME", default="", help="As it was then, from the log of decisions: 2026-05-01T12:00:00Z.")
-@click.option("--history", metavar="DIR|URL", default="", help="Where that log is; needed with --at.")
+@click.option("--at", metavar="TIME", default="", help="As it was then: 2026-05-01T12:00:00Z, a date, or 90m, 2d ago.")
+@click.option("--history", metavar="DIR|URL", default="", help="The log of decisions, for --at.  [default: that of muster up]")
 @machine_output
 @target_options(namespace=False)
 @click.pass_context
@@ -111,7 +110,7 @@ def pool(ctx: click.Context, *, target: Target, name: str, by: By, at: str, hist
     """
     from muster.cli.session import run
 
-    if bool(at) != bool(history):
-        raise UsageError("--at and --history belong together: give both, or neither")
+    if history and not at:
+        raise UsageError("--history is where the past is read: give --at TIME as well")
     found = _then(history, at) if at else run(_now(target, state_of(ctx)))
     _show(found, name, by, output)

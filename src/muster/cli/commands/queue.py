@@ -69,7 +69,7 @@ async def _show(target: Target, state: State, name: str, first: int, output: str
     async with session(target, state) as s:
         own = await is_own(s.client)
         if name:
-            answer = await _one(s.client, name, first, own)
+            answer = await _one(s.client, name, first, own, s.namespace)
             emit(render_value(answer, output) if output else line_text(answer, wall_clock()))
             return
         resource = await s.client.resource("muster.dev", "Queue")
@@ -83,8 +83,9 @@ async def _show(target: Target, state: State, name: str, first: int, output: str
         emit(tree_text(queues, lines))
 
 
-async def _one(client: Any, name: str, first: int, own: bool) -> Raw:
+async def _one(client: Any, name: str, first: int, own: bool, namespace: str) -> Raw:
     from muster.cli.asking import ask
+    from muster.objects.status import Forbidden
 
     if own:
         return await ask(client, f"{QUEUES_PATH}/{quote(name, safe='')}", [("first", str(first))])
@@ -92,17 +93,25 @@ async def _one(client: Any, name: str, first: int, own: bool) -> Raw:
     resource = await client.resource("muster.dev", "Queue")
     status = (await client.get(resource, name)).get("status") or {}
     usage = status.get("usage") or {}
+    seen: Raw = {}
+    try:
+        places = await _written_places(client, name, first, None)
+    except Forbidden:  # most people may list their own namespace, and no more
+        places = await _written_places(client, name, first, namespace)
+        seen = {"namespace": namespace}
     return {
         "queue": name,
         "waiting": usage.get("jobsWaiting", 0),
         "running": usage.get("jobsRunning", 0),
         "held": status.get("held", 0),
         "runningRequest": usage.get("concurrent") or {},
-        "places": await _written_places(client, name, first),
+        "places": places,
+        "isWritten": True,
+        **seen,
     }
 
 
-async def _written_places(client: Any, name: str, first: int) -> list[Raw]:
+async def _written_places(client: Any, name: str, first: int, namespace: str | None) -> list[Raw]:
     from muster.objects.acts import standing_of
     from muster.objects.meta import metadata_of, name_of, namespace_of
     from muster.objects.time import time_or
@@ -111,7 +120,7 @@ async def _written_places(client: Any, name: str, first: int) -> list[Raw]:
     found: list[Raw] = []
     token = ""
     while True:
-        page = await client.list(jobs, limit=PAGE_LEN, continue_token=token)
+        page = await client.list(jobs, namespace, limit=PAGE_LEN, continue_token=token)
         for job in page.items:
             place = (job.get("status") or {}).get("place") or {}
             if place.get("name") != name:
@@ -172,10 +181,17 @@ async def _act(target: Target, state: State, names: tuple[str, ...], change: Raw
             group = str(job["apiVersion"]).partition("/")[0]
             resource = await s.client.resource(group, str(job["kind"]))
             await s.client.patch(resource, name_of(job), _patch(job, change), namespace_of(job))
-            click.echo(f"{str(job['kind']).lower()}/{name_of(job)} {said}")
+            note = _when_it_counts(job) if said == "held" else ""
+            click.echo(f"{str(job['kind']).lower()}/{name_of(job)} {said}{note}")
 
         await each(list(names), one, failures, lambda name: name)
     return failures.exit_code
+
+
+def _when_it_counts(job: Raw) -> str:
+    """What runs goes on: whoever holds it should know."""
+    phase = (job.get("status") or {}).get("phase")
+    return "; it runs, and is kept from starting once it waits again" if phase in ("Starting", "Running") else ""
 
 
 def _check(job: Raw, change: Raw) -> None:

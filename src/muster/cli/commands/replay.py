@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 
 @command("replay", "Run a recorded log through the engine again, and compare every decision.")
-@click.argument("log", metavar="LOG")
+@click.argument("log", metavar="[LOG]", required=False)
 @click.option(
     "--from", "start", metavar="TIME", help="Leave out segments that ended before: 2026-11-16T09:00:00Z, or 2h (ago)."
 )
 @click.option("--to", "stop", metavar="TIME", help="Leave out what came after.")
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
 @click.pass_context
-def replay(ctx: click.Context, *, log: str, start: str | None, stop: str | None, quiet: bool) -> None:
-    """Run the decision log LOG (a directory, one of its *.mlog files, or a URL) through the engine again, and compare every
-    decision with the one that was recorded.
+def replay(ctx: click.Context, *, log: str | None, start: str | None, stop: str | None, quiet: bool) -> None:
+    """Run the decision log LOG (a directory, one of its *.mlog files, or a URL; by default that of muster up here) through the
+    engine again, and compare every decision with the one that was recorded.
 
     Exit code 0 when all are equal. Otherwise the first that is not is shown as a difference, and the exit code is 1. A log
     whose end was torn off by a crash is replayed as far as it goes, and that is said; damaged bytes are an error that names
     them.
     """
-    from muster.cli.history_places import instant, open_log
+    from muster.cli.history_places import instant, local_log, open_log
     from muster.history.replaying import NotReplayable, engines, known_orders
     from muster.history.replaying import replay as run
     from muster.history.segments import SegmentDamaged
@@ -40,6 +40,7 @@ def replay(ctx: click.Context, *, log: str, start: str | None, stop: str | None,
     begin, end = instant(start, "--from", now), instant(stop, "--to", now)
     if begin is not None and end is not None and begin > end:
         raise UsageError(f"--from {start} is later than --to {stop}")
+    log = log or local_log()
     found = open_log(log)
     try:
         outcome = run(

@@ -9,14 +9,13 @@ import click
 
 from muster.cli.errors import CliError, UsageError
 from muster.cli.framework import command
-from muster.cli.simulating import report_options
+from muster.cli.simulating import report_options, restart_cost_option
 
 if TYPE_CHECKING:
     from muster.sim.trace_cluster import Placement
     from muster.sim.trace_simulation import Estimates
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
-RESTART_COST_S_MAX = 86_400.0 * 365
 
 
 @command("simulate", "Run a trace of jobs through the scheduler in virtual time, under one or more policies.")
@@ -39,10 +38,7 @@ RESTART_COST_S_MAX = 86_400.0 * 365
     "--placement", type=click.Choice(["counts", "nodes"]), default="nodes", show_default=True,
     help="Whether GPUs are on nodes, or only counted.",
 )  # fmt: skip
-@click.option(
-    "--restart-cost", "restart_cost_s", type=click.FloatRange(0, RESTART_COST_S_MAX), default=300.0, show_default=True,
-    metavar="SECONDS", help="Added to the run of a job each time that it is stopped.",
-)  # fmt: skip
+@restart_cost_option
 @click.option("--config", type=_FILE, metavar="FILE", help="The scheduler's configuration: profiles and plugins.")
 @click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True,
@@ -85,6 +81,7 @@ def simulate(
 
     if record is not None and len(policies) > 1:
         raise UsageError("--record: one log is of one policy; give one --policy")
+    sim.check_outputs(report, plots)
     machines = sim.read_cluster(cluster, nodes, placement)
     sets = sim.read_policies(policies or ("balanced",))
     configuration = sim.read_configuration(config)
@@ -95,6 +92,8 @@ def simulate(
         raise CliError(f"{trace}: no job fits: job {name} {why}")
     for name, why in list(impossible.items())[:3]:
         click.echo(f"warning: job {name} {why}; it never starts", err=True)
+    if len(impossible) > 3:
+        click.echo(f"warning: nor do {len(impossible) - 3:,} others", err=True)
     runs = []
     for policy in sets:
         setup = Setup(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from muster.cli.errors import CliError, ExitCode, UsageError
+from muster.cli.errors import CliError, ExitCode, UsageError, message_of
 from muster.cli.framework import State, command, state_of
 from muster.cli.options import Target, machine_output, target_options
 
@@ -64,17 +64,46 @@ async def _rebuilt(target: Target, state: State, now_ms: int, place: str, record
     return books
 
 
-async def _own(target: Target, state: State, what: What, name: str) -> tuple[list[str], list[list[str]]]:
-    """What somebody may see who may not see the ledger: what stands on an object that one may get."""
+async def _own(target: Target, state: State, what: What, name: str) -> str:
+    """What somebody may see who may not see the ledger: what stands on an object that one may get; of oneself unless named."""
+    from muster.cli.accounts_view import budget_text, use_of_limits
+    from muster.cli.asking import is_own
+    from muster.cli.output import simple_table
+    from muster.cli.people import who_am_i
     from muster.cli.session import session
     from muster.cli.usage_view import KINDS
+    from muster.objects.rules.report import obj
+    from muster.objects.status import Forbidden
+    from muster.quota.units import unit_name
 
     async with session(target, state) as s:
-        resource = await s.client.resource("muster.dev", KINDS[what])
-        raw = await s.client.get(resource, name)
-    usage = (raw.get("status") or {}).get("usage") or {}
-    rows = [[str(one.get(key, "")) for key in ("period", "resource", "amount", "since")] for one in usage.get("consumed") or ()]
-    return ["PERIOD", "RESOURCE", "AMOUNT", "SINCE"], rows
+        if not name:
+            me = await who_am_i(s.client)
+            if me is None or not me.get("user"):
+                raise CliError(
+                    "you may not see what everybody used: that takes list on usagerecords.muster.dev; name a user or group "
+                    "that you may get: muster usage user NAME",
+                    ExitCode.FORBIDDEN,
+                )
+            name = me["user"] if what == "user" else next(iter(me.get("groups") or ("",)))
+        try:
+            raw = await s.client.get(await s.client.resource("muster.dev", KINDS[what]), name)
+        except Forbidden as error:
+            if await is_own(s.client):
+                raise
+            how = f"on a cluster its RBAC decides: it takes get on the {KINDS[what]} {name} (docs/users.md shows the role)"
+            raise CliError(f"{message_of(error)}; {how}", ExitCode.FORBIDDEN) from error
+    spec, usage = obj(raw, "spec"), obj(obj(raw, "status"), "usage")
+    lines = [f"{KINDS[what]} {name}: {usage.get('jobsRunning') or 0} running, {usage.get('jobsWaiting') or 0} waiting"]
+    lines += [f"  In use / limit: {text}" for text in [use_of_limits(spec, usage)] if text]
+    lines += [f"  Budget: {text}" for text in [budget_text(spec, usage)] if text]
+    rows = [
+        [one.get("period"), one.get("resource"), f"{one.get('amount')} {unit_name(str(one.get('resource')))}", one.get("since")]
+        for one in usage.get("consumed") or ()
+    ]
+    if rows:
+        lines.append(simple_table(["PERIOD", "RESOURCE", "USED", "SINCE"], rows))
+    return "\n".join(lines)
 
 
 def _write(path: str, text: str) -> None:
@@ -116,7 +145,7 @@ def usage(
     records: str,
     output: str | None,
 ) -> None:
-    """Show what everyone has used in this period; or one user, group or queue, day by day.
+    """Show what everyone has used in this period; or one user, group or queue, day by day, and by user or queue.
 
     Use is what was asked for times how long it ran: core-hours, GiB-hours, GPU-hours; of bandwidth, bytes. What runs counts up
     to now. Groups and queues include those below them.
@@ -138,9 +167,9 @@ def usage(
     try:
         books = run(_rebuilt(target, state, now_ms, history, records) if history else _books(target, state, now_ms))
     except Forbidden:
-        if not name or csv_path:
+        if csv_path or output or (what == "queue" and not name):
             raise
-        emit(simple_table(*run(_own(target, state, what, name))))
+        emit(run(_own(target, state, what, name)))
         return
     kind = KINDS[what]
     if name and (kind, name) not in books.accounts and name not in books.ledger.known(kind):
@@ -155,6 +184,9 @@ def usage(
     if output:
         emit(render_value(msgspec.to_builtins(found), output))
     elif found.lines:
-        emit(simple_table(*table(found, "DAY" if name else what.upper())))
+        parts = [simple_table(*table(found.lines, "DAY" if name else what.upper()))]
+        if found.parts:
+            parts.append(simple_table(*table(found.parts, "QUEUE" if what == "user" else "USER")))
+        emit("\n\n".join(parts))
     else:
         click.echo(f"nothing was used since {found.since}", err=True)

@@ -80,8 +80,8 @@ async def _by_object(s: Session, kind: str, namespace: str, name: str, job: Raw 
     written = status_place(job) if job is not None else {}
     try:
         [asked] = await Asking(s, 0, s.client.transport.limits.timeout_s).named(kind, namespace, name)
-    except (ApiError, CliError):
-        return written
+    except (ApiError, CliError) as error:
+        return {**written, "placeProblem": getattr(error, "message", "") or str(error)}
     details = (asked["explanation"].get("detailedExplanation") or [{}])[0]
     return {
         **written,
@@ -93,7 +93,7 @@ async def _by_object(s: Session, kind: str, namespace: str, name: str, job: Raw 
 def _lines(job: Raw, found: list[Raw], now: float) -> Iterator[str]:
     from muster.cli.explaining import answer_text, explanation_text
     from muster.cli.output import cell_text
-    from muster.cli.queue_view import act_lines, place_lines
+    from muster.cli.queue_view import act_lines, deadline_lines, place_lines
     from muster.objects.meta import name_of, namespace_of
 
     status = job.get("status") or {}
@@ -105,6 +105,10 @@ def _lines(job: Raw, found: list[Raw], now: float) -> Iterator[str]:
         if job["kind"] != "Job":
             yield f" {cell_text(one['subject'])}: {cell_text(one.get('state') or 'not with the scheduler')}"
         yield from place_lines(one, now)
+        if _is_waiting(job):
+            yield from deadline_lines(job, one.get("place") or {}, now)
+            if one.get("placeProblem") and not one.get("place"):
+                yield f"  {cell_text(one['placeProblem'])}"
         yield from _refusal_lines(one)
         if "answer" in one and not _is_refused(one):
             yield from explanation_text(str(one["subject"]), one["answer"]).splitlines()[1:]
@@ -114,6 +118,10 @@ def _lines(job: Raw, found: list[Raw], now: float) -> Iterator[str]:
     yield from act_lines(job)
     if not found and job["kind"] != "Job":
         yield "  nothing of it waits to be placed or runs"
+
+
+def _is_waiting(job: Raw) -> bool:
+    return ((job.get("status") or {}).get("phase") or "Pending") in ("Pending", "Queued")
 
 
 def _is_refused(one: Raw) -> bool:
