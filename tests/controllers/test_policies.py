@@ -48,7 +48,7 @@ def test_what_is_missing_is_made_with_a_mark(name: str) -> None:
 
 
 def test_defaults_that_a_server_fills_in_change_nothing() -> None:
-    assert installed("fifo", stored("fifo", starvationBoundSeconds=604_800, fairShare={"dominant": True})) == []
+    assert installed("fifo", stored("fifo", starvationBoundSeconds=604_800, fairShare={"halfLifeSeconds": 604_800})) == []
 
 
 def test_what_somebody_changed_is_left_alone() -> None:

@@ -194,3 +194,28 @@ def test_an_index_that_nobody_has_used_nothing() -> None:
     rows = np.array([made.row_of["told"], made.row_of["runs"]])
     few = view(shares={"user": np.array([0.0, 1.0])})
     assert SOURCES["FairShare"](Asked(made, rows, NOW, few), "").tolist() == [0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("high_s", "served_s", "left_s"),
+    [
+        pytest.param(100.0 + 1e-9, 20.0, 80.0, id="all alike: what is missing to the median"),
+        pytest.param(900.0, 100.0, 200.0, id="at the median of a wide spread: as much again, twice"),
+        pytest.param(900.0, 900.0, 1_000.0, id="at the 90 % quantile: longer still"),
+    ],
+)
+def test_what_history_foretells_has_longer_to_run_the_longer_it_has_run(high_s: float, served_s: float, left_s: float) -> None:
+    """With a 90 % quantile of nine medians the spread is log-logistic of shape 1: median * (1 + 2 served / median) - served."""
+    made = Table(6)
+    row = made.put("Pod/x/a", Work(submitted=0.0), Row(request=np.ones(1, np.int64)))
+    made.predict(row, 100.0, high_s)
+    made.started[row] = 1_000.0
+    assert remaining_s(made, np.array([row]), 1_000.0 + served_s)[0] == pytest.approx(left_s, rel=0.02)
+
+
+def test_what_the_owner_says_is_not_spread() -> None:
+    made = Table(6)
+    row = made.put("Pod/x/a", Work(submitted=0.0, estimate_s=100.0), Row(request=np.ones(1, np.int64)))
+    made.predict(row, 100.0, 900.0)
+    made.started[row] = 0.0
+    assert remaining_s(made, np.array([row]), 90.0)[0] == pytest.approx(10.0)

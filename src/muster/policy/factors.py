@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
+SHAPE_MIN, SHAPE_MAX, SERVED_MAX = 0.25, 50.0, 1e5
+"""Spreads of run times from one in which the 90 % quantile is thousands of medians to one that is all but a point; and how many
+medians a run may have taken: beyond, the powers would overflow."""
 GPU: Final = "gpu"
 """As a key: every GPU resource together, in whole devices."""
 SHARE_KEYS: Final = ("user", "group", "queue")
@@ -61,9 +64,27 @@ def served_s(table: Table, rows: Indices, now: float) -> Array:
 
 
 def remaining_s(table: Table, rows: Indices, now: float) -> Array:
-    """How long it has still to run; NaN where nobody knows. What is over its time doubles, as estimates that were wrong do."""
-    left = expected_s(table, rows) - served_s(table, rows, now)
-    return np.where(left > 0, left, np.maximum(-left, OVERRUN_S_MIN))
+    """How long it has still to run; NaN where nobody knows. What is over the time that its owner said doubles, as estimates do
+    that were wrong; of what history foretells, what has run long has, as a rule, long to run still."""
+    served = served_s(table, rows, now)
+    left = expected_s(table, rows) - served
+    left = np.where(left > 0, left, np.maximum(-left, OVERRUN_S_MIN))
+    by_history = np.isnan(table.estimate_s[rows]) & (served > 0)
+    if not by_history.any():
+        return left
+    further = _further_s(table.predicted_s[rows], table.predicted_high_s[rows], served)
+    return np.where(by_history & ~np.isnan(further), np.maximum(further, OVERRUN_S_MIN), left)
+
+
+def _further_s(median: Array, high: Array, served: Array) -> Array:
+    """What a run that has taken `served` takes further, in the median, if run times spread log-logistically with this median
+    and this 90 % quantile. Whoever took the median for the end would hold every run that nears it for as good as done."""
+    with np.errstate(all="ignore"):
+        shape = np.clip(np.log(9.0) / np.log(np.maximum(high / median, 1.0 + 1e-6)), SHAPE_MIN, SHAPE_MAX)
+        # Of those that last so long, half last until the end at which half as many are left.
+        end = median * (1.0 + 2.0 * np.minimum(served / median, SERVED_MAX) ** shape) ** (1.0 / shape)
+    found: Array = np.where(np.isfinite(end) & (end > served), end - served, np.nan)
+    return found
 
 
 def size(asked: Asked, key: str = "") -> Array:

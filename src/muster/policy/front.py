@@ -38,10 +38,11 @@ class Front:
         self._book, self._ranker, self._lines = book, ranker, lines
         self.bar: Callable[[int], bool] = lambda row: False
         """Puts a unit to sleep that may not start whatever the others do; whether it did. Set by the gate."""
-        self.awaiting: dict[str, None] = {}
+        self._awaiting: dict[str, None] = {}
         """Units that wait for victims to end."""
         self._found: list[Foremost] = []
         self._rows: set[int] = set()
+        """Those that were looked at."""
         self._last: dict[int, float] = {}
         """By line of those that were looked at: the place behind which nobody of it matters; infinite while there are few."""
         self._beyond = math.inf
@@ -53,6 +54,18 @@ class Front:
         self._marks = -1
         self._flagged_of: tuple[object, Array] = (None, np.zeros(0, np.int64))
         self._modes: tuple[object, bool] = (None, False)
+
+    def awaits(self, unit_id: str, is_so: bool) -> None:
+        """Whether the unit waits for victims to end, from now on."""
+        if is_so != (unit_id in self._awaiting):
+            self._is_stale = True
+            if is_so:
+                self._awaiting[unit_id] = None
+            else:
+                del self._awaiting[unit_id]
+
+    def is_awaiting(self, unit_id: str) -> bool:
+        return unit_id in self._awaiting
 
     def is_before_all(self, row: int, ranked: Ranked) -> bool:
         """Whether it stands before everybody that a plan could be for, or that one could have turned away."""
@@ -66,7 +79,7 @@ class Front:
             found = self._look(ranked)
             while found is None:
                 found = self._look(ranked)
-            self._found, self._rows = found, {one.row for one in found}
+            self._found = found
             self._begin(ranked)
             self._is_stale = False
         return self._found
@@ -136,7 +149,7 @@ class Front:
 
     def _look(self, ranked: Ranked) -> list[Foremost] | None:
         """None when somebody in front may not start whatever the others do, and was put to sleep: then look again."""
-        self._last, self._beyond = {}, math.inf
+        self._last, self._beyond, self._rows = {}, math.inf, set()
         flagged, table = self._flagged(ranked), self._book.table
         if not len(flagged):
             return []
@@ -145,6 +158,7 @@ class Front:
         taken: dict[int, int] = {}
         is_any_barred = False
         for row, line in self._first_of_lines(flagged):
+            self._rows.add(row)
             policy = policies[group[table.queue[row]]][1].spec.backfill
             mode = "EASY" if policy.mode == "None" and table.place[row] < FIRST + ranked.starving else policy.mode
             count = taken.get(line, 0)
@@ -157,7 +171,7 @@ class Front:
             if mode == "None":
                 taken[line], self._last[line] = PLANS_MAX, float(table.place[row])
                 continue
-            is_next = bool(table.refusal[row] >= REFUSED_BY_PLAN) or table.ids[row] in self.awaiting
+            is_next = bool(table.refusal[row] >= REFUSED_BY_PLAN) or table.ids[row] in self._awaiting
             found.append(Foremost(row, line, mode, is_next))
             taken[line] = count + 1
             if count + 1 >= _most(policy):

@@ -183,7 +183,7 @@ class PolicyOrder:
         before = self.book.surprises
         self.forecaster.leaves(unit_id)
         self.gate.left(unit_id)
-        self.plans.front.awaiting.pop(unit_id, None)
+        self.plans.front.awaits(unit_id, False)
         self._telling.refused.pop(unit_id, None)
         self.book.leave(unit_id)
         self.forecaster.left(unit_id, self.state.now, has_started=unit_id in self.book.table.row_of)
@@ -194,10 +194,7 @@ class PolicyOrder:
         row = self.book.table.row_of.get(unit.id)
         if row is None:
             return
-        if verdict.reason is Reason.WAITING_FOR_VICTIMS:
-            self.plans.front.awaiting[unit.id] = None
-        else:
-            self.plans.front.awaiting.pop(unit.id, None)
+        self.plans.front.awaits(unit.id, verdict.reason is Reason.WAITING_FOR_VICTIMS)
         self.book.mark(row, refusal=0, is_blocked=True)
 
     # -- the line --------------------------------------------------------------------------------------------------------------

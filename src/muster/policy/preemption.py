@@ -195,7 +195,7 @@ class Preempting:
 
     def _could_evict(self, row: int, now: float) -> bool:
         table = self._book.table
-        if table.ids[row] in self._plans.front.awaiting:
+        if self._plans.front.is_awaiting(table.ids[row]):
             return False
         policy = self._policy(row)
         rules = policy.spec.preemption

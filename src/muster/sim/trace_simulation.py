@@ -29,7 +29,6 @@ from muster.sim.trace_policy import PolicySet
 from muster.sim.trace_run import NAMESPACE, Outcome, Progress, SimJob, TraceRun
 
 Estimates = Literal["none", "history", "oracle"]
-ESTIMATES: tuple[Estimates, ...] = ("none", "history", "oracle")
 Step = Callable[[Sequence[ev.AnyEvent], float], list[AnyDecision]]
 FLUSH_STEPS = 256
 

@@ -103,10 +103,9 @@ class Factor(View, kw_only=True):
 
 
 class FairShare(View):
-    """How past use fades."""
+    """How past use fades. It is counted by the dominant resource."""
 
     half_life_seconds: Annotated[int, msgspec.Meta(ge=1)] = 604_800
-    dominant: Annotated[bool, "By the dominant resource; otherwise by the weighted sum."] = True
 
 
 class Backfill(View):
