@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -21,6 +22,10 @@ from tests.clusters import new_cluster
 # What is compiled is kept, whatever the environment says: each of the many programs that tests start would compile it all anew.
 sys.dont_write_bytecode = False
 os.environ["PYTHONDONTWRITEBYTECODE"] = ""
+
+# A shell that puts a run in the background has it ignore Ctrl-C, and so would every program that a test starts and interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 tune_for_long_runs()  # a third of a simulated run would go into looking for garbage
 

@@ -439,8 +439,10 @@ class TestPeople:
         assert eta.out.startswith("Job lab/second: waits, place 1 of 1 in queue line\n"), eta.err
         tried = cluster("eta", ann, "-f", "-", stdin=lab_job("more", 1))
         assert "if it were sent now" in tried.out, tried.err
-        line = cluster("queue", "line", ann, "-n", "lab").out
-        assert "lab/second" in line
+        line: str = eventually(
+            lambda: next(iter(out for out in [cluster("queue", "line", ann, "-n", "lab").out] if "lab/second" in out), ""),
+            "its place is in its status",
+        )
         assert "Shown are jobs of namespace lab" in line, "no more is hers to list"
 
     def test_what_people_did_is_in_the_decision_log(self, people: People, cluster: Run) -> None:

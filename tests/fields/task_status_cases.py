@@ -166,6 +166,7 @@ def attempts(record: Record) -> None:
     key = _key("t-attempts")
     assert record.values("KusciaTask", key, "status", "attempts") == [None, 1, 2, 3]
     assert record.values("KusciaTask", key, "status", "preemptions") == [None, 1]
+    assert record.values("KusciaTask", key, "status", "attainedSeconds") == [None, 0.0], "it saves nothing on the way"
     assert phase(record, "KusciaTask", "t-attempts") == "Succeeded", "what had to give way uses up no retry"
     for seen in record.all("KusciaTask", key):
         status = seen.raw.get("status") or {}
@@ -235,8 +236,8 @@ CASES = (
     ),
     Case(
         file="status.attempts",
-        fields=("status.attempts", "status.preemptions", "status.retryTime"),
-        does="how often it was started, how often it had to give way, when it is tried again (beyond Kuscia)",
+        fields=("status.attempts", "status.preemptions", "status.attainedSeconds", "status.retryTime"),
+        does="how often it was started, how often it gave way, what it kept then, when it is tried again (beyond Kuscia)",
         check=attempts,
         act=evict,
     ),

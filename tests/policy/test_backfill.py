@@ -141,7 +141,7 @@ def test_depth_bounds_how_far_down_the_line_is_looked() -> None:
     world = blocked(depth=1)
     world.submit("a", 2, seconds=500, at=2)
     world.submit("b", 1, seconds=5, at=3)
-    assert world.parked["b"] == "BackfillWouldDelay"
+    assert world.parked["b"] == "GPUInsufficient", "nothing is free, whatever is planned: that is what it is told"
 
 
 def test_what_is_left_beside_the_plan_is_given_once() -> None:
@@ -167,7 +167,7 @@ def test_a_plan_is_about_nodes_not_only_sums() -> None:
     world.submit("a", 4, seconds=10_000, at=2)
     world.submit("b", 4, seconds=10_000, at=3)
     assert world.running["a"] == world.running["y"]
-    assert world.parked["b"] == "BackfillWouldDelay"
+    assert world.parked["b"] == "GPUInsufficient", "nothing is free, whatever is planned: that is what it is told"
 
 
 def test_a_gang_is_planned_for_and_passes_only_beside_plans() -> None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from muster.engine.columns import Array
 from muster.objects.reasons import Reason, Verdict
-from muster.policy.backfill import Plan
+from muster.policy.backfill import Pieces, Plan
 from muster.policy.book import Book
 from muster.policy.plans import Plans
 from muster.policy.ranking import Ranked
@@ -78,7 +78,8 @@ class Gate:
             self._sleep(row, Refusal.PASSING if plan.is_strict else Refusal.DELAYING, is_blocked=bool(table.is_blocked[row]))
             return _behind(plan, Reason.QUEUE_BLOCKED if plan.is_strict else Reason.BACKFILL_WOULD_DELAY)
         if bound.limit is not None:
-            if not self._plans.fits_within(self._book.pieces[int(table.kind[row])], bound.limit):
+            pieces = self._book.pieces[int(table.kind[row])]
+            if not self._plans.fits_within(pieces, bound.limit) and not self._is_to_learn(unit, row, pieces):
                 self._sleep(row, Refusal.DELAYING, is_blocked=bool(table.is_blocked[row]))
                 return _behind(bound.crosses[0], Reason.BACKFILL_WOULD_DELAY)
             self.limit, self.limited = bound.limit.copy(), frozenset(unit.pods)
@@ -98,6 +99,11 @@ class Gate:
         if self.limit is not None and pod.uid in self.limited:
             height = min(len(pod.request), len(self.limit))
             self.limit[:height, slot] -= count * pod.request[:height]
+
+    def _is_to_learn(self, unit: Unit, row: int, pieces: Pieces) -> bool:
+        """Whether a unit for which plans have no room is tried all the same, beside them: it would not fit without them either,
+        and has not heard so yet; or it keeps what places it finds (a NonStrict gang)."""
+        return bool(unit.keeps_s or not self._book.table.is_blocked[row]) and self._plans.room(pieces) <= 0
 
     def bar(self, row: int) -> bool:
         """Put a unit to sleep that stands in front, but may not start whatever the others do; whether it was one."""
