@@ -141,7 +141,7 @@ def test_depth_bounds_how_far_down_the_line_is_looked() -> None:
     world = blocked(depth=1)
     world.submit("a", 2, seconds=500, at=2)
     world.submit("b", 1, seconds=5, at=3)
-    assert world.parked["b"] == "GPUInsufficient", "nothing is free, whatever is planned: that is what it is told"
+    assert world.parked["b"] == "BackfillWouldDelay"
 
 
 def test_what_is_left_beside_the_plan_is_given_once() -> None:
@@ -167,7 +167,7 @@ def test_a_plan_is_about_nodes_not_only_sums() -> None:
     world.submit("a", 4, seconds=10_000, at=2)
     world.submit("b", 4, seconds=10_000, at=3)
     assert world.running["a"] == world.running["y"]
-    assert world.parked["b"] == "GPUInsufficient", "nothing is free, whatever is planned: that is what it is told"
+    assert world.parked["b"] == "BackfillWouldDelay"
 
 
 def test_a_gang_is_planned_for_and_passes_only_beside_plans() -> None:
@@ -247,3 +247,13 @@ def test_work_without_a_queue_goes_first_and_is_not_bound() -> None:
     )
     world.submit("free", 2, at=2, queue="")
     assert "free" in world.running
+
+
+def test_what_could_never_be_placed_hears_so_and_not_whom_it_would_delay() -> None:
+    world = World(1, 8, backfill={"mode": "EASY"})
+    world.submit("x", 8, seconds=100)
+    world.submit("wide", 8, seconds=50, at=1)
+    world.submit("behind", 8, seconds=500, at=2)
+    world.submit("huge", 9, seconds=500, at=3)
+    assert world.parked["behind"] == "BackfillWouldDelay"
+    assert world.parked["huge"] == "Impossible"

@@ -52,6 +52,7 @@ class Front:
         self._is_stale = True
         self._known: tuple[int, int] = (-1, -1)
         self._marks = -1
+        self._in_use = 0
         self._flagged_of: tuple[object, Array] = (None, np.zeros(0, np.int64))
         self._modes: tuple[object, bool] = (None, False)
 
@@ -95,6 +96,10 @@ class Front:
 
     def _listen(self, ranked: Ranked) -> None:
         book = self._book
+        # Who in front a limit keeps from starting, whatever the others do, follows from what is in use.
+        in_use = book.room_version if book.limits.is_any else 0
+        if in_use != self._in_use:
+            self._in_use, self._is_stale = in_use, True
         if book.blocked_version == self._marks and self._known == (ranked.number, self._ranker.version):
             return
         # Whatever else counts as blocked than marks (limits, rules) could change anybody's answer.

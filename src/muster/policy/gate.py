@@ -79,7 +79,7 @@ class Gate:
             return _behind(plan, Reason.QUEUE_BLOCKED if plan.is_strict else Reason.BACKFILL_WOULD_DELAY)
         if bound.limit is not None:
             pieces = self._book.pieces[int(table.kind[row])]
-            if not self._plans.fits_within(pieces, bound.limit) and not self._is_to_learn(unit, row, pieces):
+            if not self._plans.fits_within(pieces, bound.limit) and not self._is_to_learn(unit, pieces):
                 self._sleep(row, Refusal.DELAYING, is_blocked=bool(table.is_blocked[row]))
                 return _behind(bound.crosses[0], Reason.BACKFILL_WOULD_DELAY)
             self.limit, self.limited = bound.limit.copy(), frozenset(unit.pods)
@@ -100,10 +100,10 @@ class Gate:
             height = min(len(pod.request), len(self.limit))
             self.limit[:height, slot] -= count * pod.request[:height]
 
-    def _is_to_learn(self, unit: Unit, row: int, pieces: Pieces) -> bool:
-        """Whether a unit for which plans have no room is tried all the same, beside them: it would not fit without them either,
-        and has not heard so yet; or it keeps what places it finds (a NonStrict gang)."""
-        return bool(unit.keeps_s or not self._book.table.is_blocked[row]) and self._plans.room(pieces) <= 0
+    def _is_to_learn(self, unit: Unit, pieces: Pieces) -> bool:
+        """Whether a unit for which plans have no room is tried all the same, beside them: it could never be placed, and is to
+        hear so; or it keeps what places it finds (a NonStrict gang), and would not find all without plans either."""
+        return not self._plans.could_ever(pieces) or (unit.keeps_s > 0 and self._plans.room(pieces) <= 0)
 
     def bar(self, row: int) -> bool:
         """Put a unit to sleep that stands in front, but may not start whatever the others do; whether it was one."""

@@ -62,6 +62,8 @@ class Plans:
         self._masks_of = (-1, 0)
         self._rooms: dict[tuple[Pieces, int], int] = {}
         self._rooms_of: tuple[object, ...] = ()
+        self._ever: dict[Pieces, bool] = {}
+        self._ever_of: tuple[int, ...] = ()
         self._lines: tuple[object, Array] | None = None
         self._passing: tuple[str, Bound] = ("", Bound())
 
@@ -233,6 +235,16 @@ class Plans:
                 free = np.minimum(free, plan.extra)
             found = self._rooms[key] = room_for(pieces, free, self._state.nodes.capacity, self.feasible)
         return found
+
+    def could_ever(self, pieces: Pieces) -> bool:
+        """Whether a unit of these pieces would fit on the nodes if nothing else were there."""
+        nodes = self._state.nodes
+        made_of = (nodes.version, len(nodes.capacity))
+        if made_of != self._ever_of or len(self._ever) > MASKS_MAX:
+            self._ever, self._ever_of = {}, made_of
+        if pieces not in self._ever:
+            self._ever[pieces] = room_for(pieces, nodes.capacity, nodes.capacity, self.feasible) > 0
+        return self._ever[pieces]
 
     def fits_within(self, pieces: Pieces, limit: Array) -> bool:
         free = np.minimum(self._state.nodes.free, limit)
