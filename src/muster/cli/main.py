@@ -64,6 +64,8 @@ ENTRIES = dict(
             module="muster.cli.commands.what_if",
             attribute="what_if",
         ),
+        _entry("backup", "Save everything that the server holds into one file."),
+        _entry("restore", "Bring a data directory back from a backup."),
         _entry("history", "Ask what ran where when, what waited, what was used, and who did what."),
         _entry("replay", "Run a recorded log through the engine again, and compare every decision."),
         _entry("bench", "Measure Muster beside its peers on this machine.", module="muster.bench.command"),

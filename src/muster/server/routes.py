@@ -101,7 +101,7 @@ class Routes:
             self._store.list_records(self._store.catalog.by_kind("", "Namespace"), limit=1)
         except ApiError as error:
             return error.message
-        return ""
+        return f"storage can't be written: {problem}" if (problem := self._store.write_problem) else ""
 
     async def _health(self, request: HttpRequest) -> HttpResponse:
         name = request.path_params.get("check", "")

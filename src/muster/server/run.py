@@ -32,6 +32,7 @@ from muster.server.app import App
 from muster.server.audit import AuditLog
 from muster.server.authentication import Authenticator
 from muster.server.authorization import Authorizer
+from muster.server.backups import Backups
 from muster.server.bandwidth_admission import BandwidthFits
 from muster.server.bootstrap import Keeper, bootstrap, ensure_admin_token
 from muster.server.config import ServerConfig, check
@@ -59,6 +60,7 @@ from muster.server.whose_work import FillsInUser
 from muster.store.embedded import EmbeddedStore
 from muster.store.embedded.admission import Admission, Admissions
 from muster.store.embedded.metrics import StoreCollector
+from muster.store.embedded.restoring import finish as finish_restore
 
 log = logger(__name__)
 
@@ -134,6 +136,7 @@ class Server:
     async def _start(self) -> None:
         config = self.config
         config.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        await asyncio.to_thread(finish_restore, config.data_dir, config.clock())
         hooks = Admissions()
         self.store = await EmbeddedStore.open(config.store_dir, clock=config.clock, entropy=self._entropy, admission=hooks)
         self._undo.push_async_callback(self.store.close)
@@ -205,9 +208,12 @@ class Server:
         joining = Joining(
             self.store, self.pki, self.memory.nodes, clock=config.clock, limits=config.limits, metrics=self.metrics
         )
+        backups = Backups(self.store, clock=config.clock, limits=config.limits, metrics=self.metrics)
         app = App(
             handlers=self.handlers,
-            routes=routes.application([*self.extra_routes, *joining.routes(), *WhoAmI(self.memory.people).routes()]),
+            routes=routes.application(
+                [*self.extra_routes, *joining.routes(), *WhoAmI(self.memory.people).routes(), *backups.routes()]
+            ),
             authenticator=authenticator,
             authorizer=authorizer,
             flow=Flow(config.limits, self.metrics),

@@ -77,6 +77,32 @@ def test_files_are_private(tmp_path: Path) -> None:
     database.close()
 
 
+def test_loose_modes_are_tightened(tmp_path: Path) -> None:
+    """As after a copy under a usual umask."""
+    open_database(tmp_path).close()
+    tmp_path.chmod(0o755)
+    for file in tmp_path.iterdir():
+        file.chmod(0o644)
+    database = open_database(tmp_path)
+    assert tmp_path.stat().st_mode & 0o777 == 0o700
+    assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o600}
+    database.close()
+
+
+def test_reading_changes_nothing(killed: Path) -> None:
+    before = digest(killed)
+    database = Database.open_to_read(killed)
+    assert len(list(database.load())) == 68
+    database.abandon()
+    assert digest(killed) == before
+
+
+def test_there_is_nothing_to_read(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        Database.open_to_read(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_old_identity_is_kept(tmp_path: Path) -> None:
     open_database(tmp_path).close()
     again = Database.open(tmp_path, identity=b"another identity")
@@ -95,10 +121,11 @@ def test_a_failed_batch_leaves_nothing(tmp_path: Path) -> None:
     database.close()
 
 
-@pytest.mark.parametrize("content", [b"", None], ids=["an empty file", "no file"])
+@pytest.mark.parametrize("content", [b"", b"SQLite form", None], ids=["an empty draft", "half a draft", "nothing"])
 def test_a_process_killed_while_it_created_the_file(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
-        (tmp_path / "store.sqlite").write_bytes(content)
+        (tmp_path / "store.sqlite.new").write_bytes(content)
+        (tmp_path / "store.sqlite.new-journal").write_bytes(content)
     database = open_database(tmp_path)
     database.commit([row(2)])
     kill(database)
@@ -201,6 +228,27 @@ def _truncate(directory: Path) -> None:
     os.truncate(directory / "store.sqlite", 4096 * 5 + 100)
 
 
+def _empty(directory: Path) -> None:
+    os.truncate(directory / "store.sqlite", 0)
+
+
+def _empty_after_a_clean_end(directory: Path) -> None:
+    open_database(directory).close()
+    os.truncate(directory / "store.sqlite", 0)
+
+
+def _only_the_log(directory: Path) -> None:
+    (directory / "store.sqlite").unlink()
+
+
+def _no_tables(directory: Path) -> None:
+    for file in directory.iterdir():
+        file.unlink()
+    connection = apsw.Connection(str(directory / "store.sqlite"))
+    connection.execute("PRAGMA journal_mode=WAL").fetchall()
+    connection.close()
+
+
 def open_and_load(directory: Path) -> None:
     database = open_database(directory)
     try:
@@ -215,6 +263,10 @@ def open_and_load(directory: Path) -> None:
         pytest.param(_no_database, StoreCorrupt, "file is not a database", id="no database"),
         pytest.param(_noise, StoreCorrupt, "damaged", id="pages of noise"),
         pytest.param(_truncate, StoreCorrupt, "damaged", id="cut short"),
+        pytest.param(_empty, StoreCorrupt, "it is empty.*muster restore", id="emptied beside its log"),
+        pytest.param(_empty_after_a_clean_end, StoreCorrupt, "it is empty.*muster restore", id="emptied"),
+        pytest.param(_only_the_log, StoreCorrupt, "its log is there without it", id="only the log"),
+        pytest.param(_no_tables, StoreCorrupt, "it has no tables", id="no tables"),
         pytest.param(_flip_value, StoreCorrupt, "does not match its checksum", id="one byte of one object"),
         pytest.param(_newer, StoreTooNew, f"format {FORMAT + 1}.*up to {FORMAT}", id="newer format"),
         pytest.param(_foreign, StoreForeign, "another program", id="somebody else's database"),

@@ -7,6 +7,10 @@ Concurrency: `submit`, `close` and the two callbacks run on the loop. With `Thre
 the database; at most one batch is with it at any time, so a failure finds every later unit still on the loop.
 `InlineCommitter` does the same on the loop itself, at once: for simulations, where threads would make runs differ.
 
+Between batches, and as long as none waits, the thread does housekeeping in bounded slices: a write that comes meanwhile waits
+for one slice at most. When nobody has written for a while, it empties the write-ahead log. After a failure for want of room it
+tries now and then whether there is room again, so that readiness recovers without anyone's write.
+
 Invariants: units are reported in the order they were submitted; after a failure everything submitted before it was reported
 has failed too, because it was checked against state that never came to be.
 """
@@ -27,6 +31,10 @@ class Unit(Protocol):
     @property
     def rows(self) -> Sequence[Row]: ...
 
+
+REST_AFTER_S = 5.0
+"""Without a write for so long, the write-ahead log is emptied."""
+PROBE_EVERY_S = 2.0
 
 U = TypeVar("U", bound=Unit)
 Done = Callable[[Sequence[U]], None]
@@ -90,11 +98,20 @@ class _Job(Generic[U]):
 
 class ThreadCommitter(Generic[U]):
     def __init__(
-        self, database: Database, done: Done[U], failed: Failed[U], *, batch_len_max: int, compact_len_max: int
+        self,
+        database: Database,
+        done: Done[U],
+        failed: Failed[U],
+        *,
+        batch_len_max: int,
+        compact_len_max: int,
+        healed: Callable[[], None] = lambda: None,
     ) -> None:
+        """`healed` is called, on the loop, when there is room again after a commit that failed."""
         self._database = database
         self._done = done
         self._failed = failed
+        self._healed = healed
         self._batch_len_max = batch_len_max
         self._compact_len_max = compact_len_max
         self._loop = asyncio.get_running_loop()
@@ -136,17 +153,42 @@ class ThreadCommitter(Generic[U]):
 
     def _run(self) -> None:
         """The thread. It ends with the last job, or when the loop is gone and nobody can be told anything any more."""
+        is_ill = False
         while True:
-            job = self._jobs.get()
+            job = self._next(is_ill)
+            if job is None:
+                is_ill = False
+                if not self._tell(self._healed):
+                    return
+                continue
             self._database.doom(job.doomed, job.horizon)
             self._work(job)
-            try:
-                self._loop.call_soon_threadsafe(self._report, job)
-            except RuntimeError:
+            if not self._tell(self._report, job) or job.is_last:
                 return
-            if job.is_last:
-                return
+            is_ill = job.failure is not None
             self._database.maintain(self._compact_len_max)
+
+    def _tell(self, callback: Callable[..., None], *values: _Job[U]) -> bool:
+        try:
+            self._loop.call_soon_threadsafe(callback, *values)
+        except RuntimeError:
+            return False
+        return True
+
+    def _next(self, is_ill: bool) -> _Job[U] | None:
+        """The next job, with housekeeping until there is one; None when the disk can be written again."""
+        while not is_ill and self._jobs.empty() and self._database.has_housekeeping:
+            if not self._database.maintain(self._compact_len_max):
+                break  # it can't now; the next batch tries again
+        while True:
+            try:
+                return self._jobs.get(timeout=PROBE_EVERY_S if is_ill else REST_AFTER_S)
+            except queue.Empty:
+                if not is_ill:
+                    self._database.rest()
+                    return self._jobs.get()
+                if self._database.probe():
+                    return None
 
     def _work(self, job: _Job[U]) -> None:
         try:

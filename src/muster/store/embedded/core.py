@@ -111,6 +111,8 @@ class Core:
         self.collections: dict[str, Collection] = {}
         self.committed_rv = 1
         self.horizon = 0
+        self.compacted_at = 0.0
+        """When history was last dropped, in this process."""
         self.identity = b""
         self.counters = Counters()
         self.watchers: dict[Watcher, None] = {}
@@ -119,6 +121,8 @@ class Core:
         self.committer: Committer[Unit]
         """Set once, before the first use."""
         self.is_closed = False
+        self.write_problem = ""
+        """Why the last commit failed; "" when it did not, or when there is room again."""
         self.changes = 0
         """Counts every change to what writes are checked against: a write that saw the same count saw the same state."""
         self._assigned_rv = 1
@@ -251,6 +255,7 @@ class Core:
             self.counters.writes += len(unit.events)
             self.committed_rv = unit.rows[-1].rv
         self.counters.batches += 1
+        self.write_problem = ""
         self._compact(now)
         for collection in touched.values():
             collection.wake()
@@ -273,6 +278,7 @@ class Core:
         """Nothing of `units` is on disk, and they are all there is in flight: forget them, and say so."""
         assert len(units) == len(self._in_flight)
         self.counters.commit_failures += 1
+        self.write_problem = failure.message
         self.changes += 1
         self._in_flight.clear()
         self._in_flight_bytes = 0
@@ -283,6 +289,10 @@ class Core:
                 unit.future.set_exception(_as_api_error(failure))
                 unit.future.exception()  # whoever waited may be gone: that is no reason for a warning
             unit.follow(False)
+
+    def on_healed(self) -> None:
+        """The committer has found that the disk can be written again."""
+        self.write_problem = ""
 
     # --- compaction ----------------------------------------------------------------------------------------------
 
@@ -309,6 +319,7 @@ class Core:
                 doomed.append(event.rv)
         if horizon > self.horizon:
             self.horizon = horizon
+            self.compacted_at = now
             self.counters.compacted += dropped
             self.committer.doom(doomed, horizon)
 
@@ -325,6 +336,7 @@ class Core:
                 doomed.append(event.rv)
             self.counters.compacted += 1
         self.horizon = max(self.horizon, min(rv, self.committed_rv))
+        self.compacted_at = self.clock()
         self.committer.doom(doomed, self.horizon)
 
     # --- watchers and the end ------------------------------------------------------------------------------------

@@ -10,14 +10,14 @@ One connection writes and checkpoints, and it holds SQLite's own lock, so no oth
 
 Invariants:
 - `commit` returns after the rows are on disk (WAL, synchronous=FULL), or raises and none of them is;
-- nothing is written before the file has been recognised and checked: a refused open leaves every byte as it was.
+- nothing is written before the file has been recognised and checked: a refused open leaves every byte as it was;
+- a new file is made beside its place and renamed into it, so one without tables is damaged, not new.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -26,43 +26,32 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from muster.store.embedded.errors import (
-    StoreCorrupt,
-    StoreError,
-    StoreForeign,
-    StoreNotADirectory,
-    StoreTooNew,
-    StoreUnwritable,
-)
+from muster.store.embedded.errors import StoreCorrupt, StoreTooOld
 from muster.store.embedded.lock import DirectoryLock
+from muster.store.embedded.migrations import FORMAT, MIGRATIONS, Migration, migrate
+from muster.store.embedded.recognising import (
+    FILE_NAME,
+    connect,
+    create,
+    faults,
+    is_absent,
+    is_full,
+    make_directory,
+    recognise,
+    set_up,
+    size_of,
+    sync_directory,
+    tighten,
+)
 
-FILE_NAME = "store.sqlite"
-APPLICATION_ID = 0x4D535452  # "MSTR"
-FORMAT = 1
-
-_SCHEMA = """
-CREATE TABLE log(
-  rv INTEGER PRIMARY KEY,
-  resource TEXT NOT NULL,
-  namespace TEXT NOT NULL,
-  name TEXT NOT NULL,
-  type INTEGER NOT NULL,
-  prev INTEGER,
-  crc INTEGER NOT NULL,
-  value BLOB NOT NULL
-) STRICT;
-CREATE TABLE meta(key TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID;
-CREATE VIEW objects AS
-  SELECT rv, resource, namespace, name, CAST(value AS TEXT) AS value FROM log AS l
-  WHERE type <> 3 AND NOT EXISTS (SELECT 1 FROM log AS n WHERE n.prev = l.rv);
-"""
 _ROW = "(?,?,?,?,?,?,?,?)"
 _INSERT_LEN = 32
 """Rows per INSERT: one call into SQLite is one release of the interpreter's lock, which a busy loop gives back slowly."""
 
 _VACUUM_PAGES = 256
 _FREE_PAGES_KEPT = 1024
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_PROBE_BYTES = 64 << 10
+"""What must fit before a disk that was full counts as having room again."""
 
 
 class Row(NamedTuple):
@@ -100,22 +89,65 @@ class Database:
         self._horizon_written = 0
         self._may_shrink = False
         self.checkpoints = 0
+        self.compactions = 0
+        """Slices of compaction that are on disk."""
+        self.free_pages = 0
+        """Pages of the file that hold nothing, as last counted."""
         connection.set_wal_hook(self._on_wal)
 
     # --- opening -------------------------------------------------------------------------------------------------
 
     @classmethod
-    def open(cls, directory: Path, *, identity: bytes, wal_pages_max: int = 4096) -> Database:
-        """Open or create. `identity` is what a new store will be known by; an old one keeps its own."""
-        _make_directory(directory)
+    def open(
+        cls,
+        directory: Path,
+        *,
+        identity: bytes,
+        wal_pages_max: int = 4096,
+        migrations: Sequence[Migration] = MIGRATIONS,
+    ) -> Database:
+        """Open or create; bring an older format up to date. `identity` is what a new store will be known by; an old one keeps
+        its own."""
+        make_directory(directory)
+        lock = DirectoryLock(directory)
+        connection: apsw.Connection | None = None
+        path = directory / FILE_NAME
+        try:
+            with faults(path):
+                if is_absent(path):
+                    create(path, identity)
+                connection = connect(path)
+                version = recognise(connection, path, migrations)
+                tighten(directory)
+                set_up(connection)
+                migrate(connection, path, version, migrations)
+                # What can't be written must be found out now, not at the first request; so every opening writes.
+                for statement in ("BEGIN IMMEDIATE", "UPDATE meta SET value = value WHERE key = 'identity'", "COMMIT"):
+                    connection.execute(statement)
+            sync_directory(directory)
+            return cls(directory, connection, lock, wal_pages_max=wal_pages_max)
+        except BaseException:
+            if connection is not None:
+                connection.close()
+            lock.release()
+            raise
+
+    @classmethod
+    def open_to_read(cls, directory: Path) -> Database:
+        """Open what is there and write nothing: `load`, `read_meta`, then `abandon`. Raises StoreError, and FileNotFoundError
+        when there is no store."""
+        path = directory / FILE_NAME
+        if is_absent(path):
+            raise FileNotFoundError(errno.ENOENT, "no store here", str(path))
         lock = DirectoryLock(directory)
         connection: apsw.Connection | None = None
         try:
-            with _faults(directory / FILE_NAME):
-                connection = _connect(directory / FILE_NAME)
-                _recognise(connection, directory / FILE_NAME, identity)
-            _sync_directory(directory)
-            return cls(directory, connection, lock, wal_pages_max=wal_pages_max)
+            with faults(path):
+                connection = connect(path)
+                version = recognise(connection, path, MIGRATIONS)
+            if version < FORMAT:
+                raise StoreTooOld(path, version, FORMAT)
+            return cls(directory, connection, lock, wal_pages_max=0)
         except BaseException:
             if connection is not None:
                 connection.close()
@@ -124,7 +156,7 @@ class Database:
 
     def load(self) -> Iterator[Row]:
         """Every row in order of rv, each checked against its checksum. Raises StoreCorrupt."""
-        with _faults(self.path):
+        with faults(self.path):
             cursor = self._connection.execute(
                 "SELECT rv, resource, namespace, name, type, prev, value, crc FROM log ORDER BY rv"
             )
@@ -149,6 +181,18 @@ class Database:
         """The last compacted version, as the file has it."""
         return int(self.read_meta("horizon") or b"0")
 
+    def last_version(self) -> int:
+        """The last version that this store has given out."""
+        found = self._connection.execute("SELECT max(rv) FROM log").fetchone()
+        return max(self.horizon, int(found[0] or 0) if found is not None else 0, 1)
+
+    def check(self) -> None:
+        """Read every page of the file. Raises StoreCorrupt."""
+        with faults(self.path):
+            problems = [str(row[0]) for row in self._connection.execute("PRAGMA integrity_check(5)")]
+        if problems != ["ok"]:
+            raise StoreCorrupt(self.path, "; ".join(problems))
+
     # --- writing (the committer) ---------------------------------------------------------------------------------
 
     def commit(self, rows: Sequence[Row]) -> None:
@@ -157,7 +201,7 @@ class Database:
             self._insert(rows)
         except (apsw.FullError, apsw.IOError) as error:
             self._roll_back()
-            if not _is_full(self._connection, error):
+            if not is_full(self._connection, error):
                 raise CommitFailed(f"I/O error on {self.path}: {error}", full=False) from error
             self._insert_in_reclaimed_room(rows)
         except apsw.Error as error:
@@ -185,7 +229,7 @@ class Database:
         except apsw.Error as error:
             self._roll_back()
             message = f"no room left for {self.path}: {error}"
-            raise CommitFailed(message, full=_is_full(self._connection, error)) from error
+            raise CommitFailed(message, full=is_full(self._connection, error)) from error
 
     def _roll_back(self) -> None:
         # Where SQLite has rolled back by itself there is nothing to do; where even that fails, the next BEGIN says so.
@@ -198,10 +242,10 @@ class Database:
         self._doomed.extend(versions)
         self._horizon = max(self._horizon, horizon)
 
-    def maintain(self, rows_max: int) -> None:
+    def maintain(self, rows_max: int) -> bool:
         """A bounded piece of housekeeping between two batches: remove doomed rows, give pages back, checkpoint.
 
-        Its failures lose nothing and are not reported: the work is still there the next time.
+        Its failures lose nothing: the work is still there the next time. False then.
         """
         try:
             if self._doomed or self._horizon > self._horizon_written or self._may_shrink:
@@ -216,6 +260,8 @@ class Database:
                 self._checkpoint()
         except apsw.Error:
             self._roll_back()
+            return False
+        return True
 
     def _shed(self, rows_max: int) -> None:
         """Remove doomed rows; when there are none, shrink the file."""
@@ -233,11 +279,13 @@ class Database:
             self._doomed.popleft()
         self._horizon_written = horizon
         self._may_shrink = True
+        self.compactions += 1
 
     def _shrink(self) -> None:
         """Give free pages back to the file system, but for some that the next writes will want."""
         free = self._connection.execute("PRAGMA freelist_count").fetchone()
-        if free is None or free[0] <= _FREE_PAGES_KEPT:
+        self.free_pages = int(free[0]) if free is not None else 0
+        if self.free_pages <= _FREE_PAGES_KEPT:
             self._may_shrink = False
             return
         # The pragma does its work only as its cursor is drained, a page for each row.
@@ -257,13 +305,37 @@ class Database:
     def doomed_len(self) -> int:
         return len(self._doomed)
 
+    @property
+    def has_housekeeping(self) -> bool:
+        """Whether `maintain` has more to do."""
+        return bool(self._doomed) or self._horizon > self._horizon_written or self._may_shrink
+
+    def rest(self) -> None:
+        """Nobody writes: copy what is left of the log into the file, and give the log's room back."""
+        if not self._wal_pages:
+            return
+        with contextlib.suppress(apsw.Error):
+            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            self._wal_pages = 0
+            self.checkpoints += 1
+
+    def probe(self) -> bool:
+        """Whether there is room to write again."""
+        try:
+            self._connection.execute("INSERT OR REPLACE INTO meta VALUES('probe', zeroblob(?))", (_PROBE_BYTES,))
+            self._connection.execute("DELETE FROM meta WHERE key = 'probe'")
+        except apsw.Error:
+            self._roll_back()
+            return False
+        return True
+
     def size_bytes(self) -> int:
         """The file and its log together. Any thread."""
-        total = 0
-        for suffix in ("", "-wal"):
-            with contextlib.suppress(OSError):
-                total += os.stat(f"{self.path}{suffix}").st_size
-        return total
+        return size_of(self.path) + self.wal_bytes()
+
+    def wal_bytes(self) -> int:
+        """The log alone. Any thread."""
+        return size_of(Path(f"{self.path}-wal"))
 
     def abandon(self) -> None:
         """Let go of a file that could not be loaded, without touching it."""
@@ -282,106 +354,3 @@ class Database:
             self._connection.close()
         finally:
             self._lock.release()
-
-
-# --- helpers -----------------------------------------------------------------------------------------------------
-
-
-def _make_directory(directory: Path) -> None:
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise StoreNotADirectory(directory) from None
-    except OSError as error:
-        raise StoreUnwritable(directory, error.strerror or str(error)) from error
-
-
-def _sync_directory(directory: Path) -> None:
-    """Make the new names in the directory, and the directory's own name, as durable as what is in the files."""
-    for path in (directory, directory.parent):
-        with contextlib.suppress(OSError):
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-
-
-def _connect(path: Path) -> apsw.Connection:
-    fresh = not path.exists()
-    if fresh:
-        # SQLite would create it with the process' umask; an object may be a Secret.
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
-    # Until the file is known to be sound, closing must not copy the log into it.
-    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-    return connection
-
-
-def _recognise(connection: apsw.Connection, path: Path, identity: bytes) -> None:
-    """Tell an empty file, our own, a newer one and somebody else's apart; check ours; create in an empty one."""
-    was_killed = _non_empty(Path(f"{path}-wal"))
-    is_new = not was_killed and not _non_empty(path)
-    execute = connection.execute
-    execute("PRAGMA locking_mode=EXCLUSIVE").fetchall()
-    if not is_new:
-        found = execute("PRAGMA application_id").fetchone()
-        version = execute("PRAGMA user_version").fetchone()
-        assert found is not None
-        assert version is not None
-        tables = execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        if found[0] != APPLICATION_ID and tables != (0,):
-            raise StoreForeign(path)
-        if version[0] > FORMAT:
-            raise StoreTooNew(path, version[0], FORMAT)
-        if was_killed:
-            problems = [str(row[0]) for row in execute("PRAGMA quick_check(5)")]
-            if problems != ["ok"]:
-                raise StoreCorrupt(path, "; ".join(problems))
-        # A process killed while it created the file leaves it without tables: begin again in it.
-        is_new = tables == (0,)
-    if is_new:
-        execute("PRAGMA auto_vacuum=INCREMENTAL").fetchall()
-    execute("PRAGMA journal_mode=WAL").fetchall()
-    execute("PRAGMA synchronous=FULL").fetchall()
-    execute("PRAGMA wal_autocheckpoint=0").fetchall()
-    execute("PRAGMA journal_size_limit=67108864").fetchall()
-    execute("PRAGMA cache_size=-16384").fetchall()
-    # What can't be written must be found out now, not at the first request; so every opening writes.
-    execute("BEGIN IMMEDIATE")
-    if is_new:
-        for _ in execute(_SCHEMA):
-            pass
-        execute(f"PRAGMA application_id={APPLICATION_ID}").fetchall()
-        execute(f"PRAGMA user_version={FORMAT}").fetchall()
-        execute("INSERT INTO meta VALUES('identity', ?)", (identity,))
-    execute("UPDATE meta SET value = value WHERE key = 'identity'")
-    execute("COMMIT")
-
-
-def _non_empty(path: Path) -> bool:
-    try:
-        return path.stat().st_size > 0
-    except FileNotFoundError:
-        return False
-
-
-def _is_full(connection: apsw.Connection, error: apsw.Error) -> bool:
-    return isinstance(error, apsw.FullError) or connection.system_errno in _NO_ROOM
-
-
-@contextlib.contextmanager
-def _faults(path: Path) -> Iterator[None]:
-    """SQLite's and the system's refusals while opening, as the store's own errors."""
-    try:
-        yield
-    except StoreError:
-        raise
-    except (apsw.NotADBError, apsw.CorruptError, UnicodeDecodeError) as error:
-        raise StoreCorrupt(path, str(error)) from error
-    except (apsw.ReadOnlyError, apsw.PermissionsError, apsw.CantOpenError, apsw.FullError, apsw.AuthError) as error:
-        raise StoreUnwritable(path.parent, str(error)) from error
-    except apsw.Error as error:
-        raise StoreUnwritable(path.parent, f"{type(error).__name__}: {error}") from error
-    except OSError as error:
-        raise StoreUnwritable(path.parent, error.strerror or str(error)) from error

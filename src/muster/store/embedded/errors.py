@@ -54,7 +54,7 @@ class StoreCorrupt(StoreError):
         super().__init__(
             path,
             f"the store's file {path} is damaged: {what}; nothing was changed. Keep a copy of the whole directory, "
-            "then restore it from your last backup, or move it away to start empty",
+            "then restore it from your last backup (muster restore), or move it away to start empty",
         )
 
 
@@ -72,7 +72,21 @@ class StoreTooNew(StoreError):
         super().__init__(
             path,
             f"the store's file {path} has format {found}, and this release knows formats up to {known}; nothing was changed. "
-            "Start the newer release again, or restore a backup made before the upgrade",
+            f"Start the newer release again; or go back to the copy {path.name}.format-{known} that its upgrade left beside "
+            "it, or to a backup made before (muster restore)",
+        )
+        self.found = found
+        self.known = known
+
+
+class StoreTooOld(StoreError):
+    """Written by an earlier release, and opened only to be read."""
+
+    def __init__(self, path: Path, found: int, known: int) -> None:
+        super().__init__(
+            path,
+            f"the store's file {path} has format {found}, and this release reads format {known}; nothing was changed. "
+            "Start the server once, which brings it up to date, or use the release that wrote it",
         )
         self.found = found
         self.known = known

@@ -32,6 +32,7 @@ from muster.store.embedded.records import Event, Record
 from muster.store.embedded.registry import Registry
 from muster.store.embedded.selection import in_version
 from muster.store.embedded.shaping import Shaper, WriteContext
+from muster.store.embedded.snapshot import Snapshot, snapshot_of
 from muster.store.embedded.subresources import Subresources
 from muster.store.embedded.transaction import Result, Transaction
 from muster.store.embedded.usage import Usage, measure
@@ -96,7 +97,9 @@ class RecordStore:
             core.committer = InlineCommitter(database, done, failed, compact_len_max=compact)
         else:
             batch = core.limits.batch_len_max
-            core.committer = ThreadCommitter(database, done, failed, batch_len_max=batch, compact_len_max=compact)
+            core.committer = ThreadCommitter(
+                database, done, failed, batch_len_max=batch, compact_len_max=compact, healed=core.on_healed
+            )
         core.committer.doom(leftovers, core.horizon)
         store._garbage.start()
         return store
@@ -144,6 +147,16 @@ class RecordStore:
     def resource_version(self) -> str:
         """The version of the last committed change: what a list would carry now."""
         return str(self._core.committed_rv)
+
+    @property
+    def write_problem(self) -> str:
+        """Why nothing can be written now, as far as the last attempt showed; "" when it can."""
+        return self._core.write_problem
+
+    def snapshot(self) -> Snapshot:
+        """Everything as committed now, at one version. Holds references only, so taking it does not keep anyone waiting."""
+        self._core.check_open()
+        return snapshot_of(self._core)
 
     @property
     def catalog(self) -> Catalog:

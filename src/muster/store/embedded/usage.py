@@ -20,6 +20,10 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     resource_version: int
     horizon: int
     file_bytes: int
+    wal_bytes: int
+    free_pages: int
+    compacted_at: float
+    is_writable: bool
     in_flight_len: int
     in_flight_bytes: int
     watchers_len: int
@@ -35,12 +39,17 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     compacted: int
     expired_watches: int
     checkpoints: int
+    compaction_slices: int
 
     def gauges(self) -> Iterator[Reading]:
         limits = self.limits
         yield "resource_version", "Version of the last committed change", self.resource_version
         yield "compacted_version", "Version up to which history is gone", self.horizon
         yield "file_bytes", "Size of the file and its write-ahead log", self.file_bytes
+        yield "wal_bytes", "Size of the write-ahead log", self.wal_bytes
+        yield "free_pages", "Pages of the file that hold nothing, when compaction last counted them", self.free_pages
+        yield "last_compaction_timestamp_seconds", "When history was last dropped; 0 before the first time", self.compacted_at
+        yield "writable", "1 unless the last commit failed and nothing could be written since", int(self.is_writable)
         yield "writes_in_flight", "Writes accepted and not yet on disk", self.in_flight_len
         yield "writes_in_flight_max", "Writes that may be in flight before others are refused", limits.writes_in_flight_max
         yield "writes_in_flight_bytes", "Size of the writes in flight", self.in_flight_bytes
@@ -67,6 +76,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         yield "events_compacted", "Events dropped from the history", self.compacted
         yield "watches_expired", "Watches ended because they fell behind the history", self.expired_watches
         yield "checkpoints", "Times the write-ahead log was copied into the file", self.checkpoints
+        yield "compaction_slices", "Slices in which compaction removed rows from the file", self.compaction_slices
 
 
 def measure(core: Core, database: Database | None, *, garbage_queue_len: int) -> Usage:
@@ -77,6 +87,10 @@ def measure(core: Core, database: Database | None, *, garbage_queue_len: int) ->
         resource_version=core.committed_rv,
         horizon=core.horizon,
         file_bytes=database.size_bytes() if database is not None else 0,
+        wal_bytes=database.wal_bytes() if database is not None else 0,
+        free_pages=database.free_pages if database is not None else 0,
+        compacted_at=core.compacted_at,
+        is_writable=not core.write_problem,
         in_flight_len=core.in_flight_len,
         in_flight_bytes=core.in_flight_bytes,
         watchers_len=len(core.watchers),
@@ -92,4 +106,5 @@ def measure(core: Core, database: Database | None, *, garbage_queue_len: int) ->
         compacted=counters.compacted,
         expired_watches=counters.expired_watches,
         checkpoints=database.checkpoints if database is not None else 0,
+        compaction_slices=database.compactions if database is not None else 0,
     )

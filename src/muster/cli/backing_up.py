@@ -1,0 +1,246 @@
+"""`muster backup` on this side: where a backup comes from, and how it becomes a file that is whole or is not there.
+
+It is written beside its place under a name that nobody takes for a backup, flushed, read back from the first byte to the last,
+and only then given its name. Whatever kills the command leaves the old files as they were.
+
+On the event loop of the command; files are read and written in between, as nothing else waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import secrets
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+import click
+
+from muster.cli.datadir import KUBECONFIG_FILE
+from muster.cli.errors import CliError, ExitCode
+from muster.cli.framework import State
+from muster.cli.options import Target
+
+if TYPE_CHECKING:
+    from muster.store.embedded.archive import Contents
+    from muster.store.embedded.database import Row
+
+NAME: Final = re.compile(r"muster-\d{8}T\d{6}Z-\d+\.tar")
+"""Of the files that `--to` makes, which `--keep` counts."""
+_PROGRESS_BYTES: Final = 4 << 20
+
+
+class Source:
+    """Where the objects come from: a server, or a data directory on which none runs."""
+
+    def __init__(self, target: Target, state: State, data_dir: Path | None, *, with_keys: bool, now: float) -> None:
+        self._target = target
+        self._state = state
+        self._data_dir = data_dir
+        self._with_keys = with_keys
+        self._now = now
+
+    async def take(self, draft: Draft) -> Contents:
+        """Fill `draft` and give what is in it, verified."""
+        if self._data_dir is not None:
+            pieces = self._from_file(self._data_dir)
+            if pieces is not None:
+                draft.begin()
+                for piece in pieces:
+                    draft.write(piece)
+                return draft.verified()
+            config = self._data_dir / KUBECONFIG_FILE
+            self._target = Target(str(config), None, None, self._target.request_timeout_s)
+        draft.begin()
+        async for piece in self._from_server():
+            draft.write(piece)
+        if self._with_keys:
+            assert self._data_dir is not None
+            self._add_keys(draft, read_keys(self._data_dir))
+        return draft.verified()
+
+    def _from_file(self, data_dir: Path) -> Iterator[bytes] | None:
+        """None when a server has the store open: then that is to be asked."""
+        from muster.store.embedded.archive import write
+        from muster.store.embedded.errors import StoreError, StoreLocked
+        from muster.store.embedded.snapshot import snapshot_of_file
+
+        try:
+            snapshot = snapshot_of_file(data_dir / "store")
+        except StoreLocked:
+            self._state.note(f"a server runs on {data_dir}: it is asked")
+            return None
+        except StoreError as error:
+            raise CliError(error.message) from error
+        except FileNotFoundError as error:
+            raise CliError(
+                f"data directory {data_dir}: there is no store in it; name the right one with --data-dir", ExitCode.NOT_FOUND
+            ) from error
+        self._state.note(f"no server runs on {data_dir}: its store is read")
+        return write(snapshot, self._now, read_keys(data_dir) if self._with_keys else None)
+
+    async def _from_server(self) -> AsyncIterator[bytes]:
+        from muster.cli.session import session
+        from muster.client.messages import Request
+        from muster.objects.status import NotFound
+        from muster.server.backups import PATH
+
+        async with session(self._target, self._state) as s:
+            try:
+                async with s.client.transport.stream(Request(method="GET", path=PATH, accept="*/*")) as stream:
+                    async for chunk in stream.chunks():
+                        yield chunk
+            except NotFound as error:
+                raise CliError(
+                    "this server has no backup to give: it is another Kubernetes, whose own store (etcd) is to be backed up, "
+                    "or an older Muster",
+                    ExitCode.NOT_FOUND,
+                ) from error
+
+    def _add_keys(self, draft: Draft, keys: dict[str, bytes]) -> None:
+        """Keys do not travel: the server's archive is written again, with those of the directory on this machine."""
+        from muster.store.embedded.archive import write
+        from muster.store.embedded.snapshot import Snapshot
+
+        rows: list[Row] = []
+        contents = draft.verified(rows.extend)
+        draft.begin()
+        snapshot = Snapshot(contents.identity, contents.manifest.resource_version, rows)
+        for piece in write(snapshot, contents.manifest.taken_at_s, keys):
+            draft.write(piece)
+
+
+def read_keys(data_dir: Path) -> dict[str, bytes]:
+    from muster.store.embedded.archive import KEYS
+
+    keys: dict[str, bytes] = {}
+    for name in KEYS:
+        with contextlib.suppress(FileNotFoundError):
+            keys[name] = (data_dir / name).read_bytes()
+    if "pki/ca.key" not in keys:
+        raise CliError(
+            f"data directory {data_dir}: there is no pki/ca.key in it; name the right one with --data-dir, or leave out "
+            "--with-keys",
+            ExitCode.NOT_FOUND,
+        )
+    return keys
+
+
+class Draft:
+    """A file in `directory` that is no backup yet. Locked while it is written, so that it can be told from a left-over."""
+
+    def __init__(self, directory: Path, stem: str) -> None:
+        self._directory = directory
+        self._path = directory / f".{stem}.{secrets.token_hex(6)}.partial"
+        self._file: BinaryIO | None = None
+        self._shown = 0
+        self.size_bytes = 0
+
+    def begin(self) -> None:
+        """Make the file, or empty it."""
+        try:
+            if self._file is None:
+                flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                descriptor = os.open(self._path, flags, 0o600)
+                self._file = os.fdopen(descriptor, "w+b")
+                os.fchmod(descriptor, 0o600)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._file.seek(0)
+            self._file.truncate()
+        except OSError as error:
+            raise self._failed(error) from error
+        self.size_bytes = self._shown = 0
+
+    def write(self, piece: bytes) -> None:
+        assert self._file is not None
+        try:
+            self._file.write(piece)
+        except OSError as error:
+            raise self._failed(error) from error
+        self.size_bytes += len(piece)
+        if self.size_bytes - self._shown >= _PROGRESS_BYTES and sys.stderr.isatty():
+            self._shown = self.size_bytes
+            click.echo(f"\r{self.size_bytes / (1 << 20):.0f} MiB", err=True, nl=False)
+
+    def verified(self, take: Callable[[list[Row]], None] = lambda rows: None) -> Contents:
+        """Flush it and read it back from the disk, whole."""
+        from muster.store.embedded.archive import ArchiveError, read
+
+        assert self._file is not None
+        if self._shown and sys.stderr.isatty():
+            click.echo("\r", err=True, nl=False)
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.seek(0)
+            return read(self._file, take)
+        except ArchiveError as error:
+            raise CliError(f"what came is no whole backup: {error}; nothing was kept") from error
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def publish(self, path: Path) -> None:
+        """Give it its name; never instead of another file."""
+        try:
+            try:
+                os.link(self._path, path)
+                self._path.unlink()
+            except FileExistsError:
+                raise
+            except OSError:  # a file system without hard links
+                if path.exists():
+                    raise FileExistsError(errno.EEXIST, "exists", str(path)) from None
+                self._path.replace(path)
+            sync(self._directory)
+        except FileExistsError as error:
+            raise exists_already(path) from error
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def close(self) -> None:
+        """Whatever happened: the draft is gone."""
+        self._path.unlink(missing_ok=True)
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+
+    def _failed(self, error: OSError) -> CliError:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return CliError(f"{self._directory}: the disk is full; free some space, or write the backup elsewhere")
+        return CliError(f"{self._directory}: the backup can't be written there ({error.strerror}); write it elsewhere")
+
+
+def exists_already(path: Path) -> CliError:
+    return CliError(f"{path} exists already, and a backup replaces no file; name another, or use --to DIR", ExitCode.CONFLICT)
+
+
+def sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_left_over(directory: Path) -> None:
+    """Drafts of commands that were killed. One that is being written is locked."""
+    for path in directory.glob(".muster-*.partial"):
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+
+
+def keep_newest(directory: Path, count: int) -> list[str]:
+    """Remove the oldest backups that `--to` has made there, but for `count`; which ones were."""
+    names = sorted(entry.name for entry in os.scandir(directory) if NAME.fullmatch(entry.name))
+    removed = []
+    for name in names[:-count]:
+        with contextlib.suppress(FileNotFoundError):
+            (directory / name).unlink()
+            removed.append(name)
+    return removed
