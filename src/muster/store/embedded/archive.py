@@ -6,8 +6,10 @@ A tar archive (ustar, so that `tar tf` shows what is in it) with these members, 
     objects/000000.jsonl.gz     every object on a line, in order of version; as many parts as it takes
     keys/NAME                   the data directory's keys, when they were asked for
     manifest.json               versions, time, counts, and the SHA-256 of every member before it
+    manifest.sha256             the SHA-256 of the manifest, as `sha256sum` writes it
 
-The manifest comes last because a backup is sent while it is made; so one that was cut short has none, and is refused.
+The manifest comes last because a backup is sent while it is made; so one that was cut short has none, and is refused. There is
+no bit in an archive that is not checked.
 
 `read` is what verifies and what restores: a member is never written to a path that the archive names. Names are compared with
 the few that there are, sizes with their bounds before anything is read, compressed parts are not inflated beyond theirs.
@@ -38,6 +40,7 @@ from muster.store.embedded.snapshot import Snapshot
 FORMAT: Final = 1
 HEAD: Final = "muster-backup.json"
 MANIFEST: Final = "manifest.json"
+SEAL: Final = "manifest.sha256"
 KEYS: Final = (
     "pki/ca.crt",
     "pki/ca.key",
@@ -55,7 +58,7 @@ KEYS: Final = (
 
 PART_BYTES: Final = 1 << 20
 """A part is closed when it has this many bytes before compression."""
-OBJECT_BYTES_MAX: Final = 64 << 20
+OBJECT_BYTES_MAX: Final = 16 << 20
 """Far beyond what a store takes, whatever its limit was when the object came in."""
 PART_BYTES_MAX: Final = PART_BYTES + OBJECT_BYTES_MAX
 SMALL_BYTES_MAX: Final = 64 << 10
@@ -149,8 +152,12 @@ def write(snapshot: Snapshot, now: float, keys: Mapping[str, bytes] | None = Non
         keys=bool(keys),
         sha256=sha256,
     )
-    yield _framed(MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n", now)
-    yield bytes(2 * _BLOCK)
+    text = msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
+    yield _framed(MANIFEST, text, now) + _framed(SEAL, seal(text), now) + bytes(2 * _BLOCK)
+
+
+def seal(manifest: bytes) -> bytes:
+    return f"{hashlib.sha256(manifest).hexdigest()}  {MANIFEST}\n".encode()
 
 
 def _parts(rows: list[Row]) -> Iterator[bytes]:
@@ -168,9 +175,13 @@ def _parts(rows: list[Row]) -> Iterator[bytes]:
 
 
 def _framed(name: str, content: bytes, now: float) -> bytes:
+    return _header_for(name, len(content), int(now)) + content + bytes(-len(content) % _BLOCK)
+
+
+def _header_for(name: str, size: int, time_s: int) -> bytes:
     info = tarfile.TarInfo(name)
-    info.size, info.mode, info.mtime = len(content), 0o600, int(now)
-    return info.tobuf(tarfile.USTAR_FORMAT) + content + bytes(-len(content) % _BLOCK)
+    info.size, info.mode, info.mtime = size, 0o600, time_s
+    return info.tobuf(tarfile.USTAR_FORMAT)
 
 
 # --- reading -----------------------------------------------------------------------------------------------------
@@ -312,6 +323,9 @@ class _Reader:
             base64.b64decode(manifest.identity, validate=True)
         except (msgspec.DecodeError, UnicodeDecodeError, binascii.Error, ValueError) as error:
             raise _damaged(f"{MANIFEST}: {error}") from error
+        name, size = self._header()
+        if name != SEAL or self._content(name, size, SMALL_BYTES_MAX) != seal(content):
+            raise _damaged(f"{MANIFEST} does not match the SHA-256 in {SEAL}")
         if any(self._exactly(2 * _BLOCK)) or self._file.read(1):
             raise _damaged("there is something behind its manifest")
         if manifest.muster_backup != FORMAT:
@@ -329,13 +343,16 @@ class _Reader:
 
 
 def _header_of(block: bytes) -> tuple[str, int]:
-    """Name and size of a member that is an ordinary file."""
+    """Name and size of a member. Every bit of its header is as it is written here, or the header is refused."""
     try:
         info = tarfile.TarInfo.frombuf(block, "ascii", "strict")
+        is_ours = block == _header_for(info.name, info.size, int(info.mtime))
     except (tarfile.TarError, ValueError, IndexError) as error:
         raise _damaged(f"a header in it can't be read ({error})") from error
     if info.type != tarfile.REGTYPE or info.size < 0:
         raise _damaged(f"its member {info.name[:100]!r} is no ordinary file")
+    if not is_ours:
+        raise _damaged(f"the header of its member {info.name[:100]!r} is not as 'muster backup' writes it")
     return info.name, info.size
 
 

@@ -1,0 +1,245 @@
+"""Bringing a data directory back: nothing is lost, nothing is between, and versions never go back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.objects.status import Expired
+from muster.store.embedded import EmbeddedStore, StoreLocked
+from muster.store.embedded.archive import ArchiveError, write
+from muster.store.embedded.database import Database
+from muster.store.embedded.restoring import (
+    PARTIAL,
+    READY,
+    VERSION_STEP,
+    WRITES_PER_S_MAX,
+    Restored,
+    RestoreError,
+    finish,
+    first_version,
+    restore,
+)
+from muster.store.embedded.snapshot import snapshot_of_file
+from tests.store.embedded.support import CONFIG_MAPS, START, ManualClock, config_map, open_store
+
+KEYS = {"pki/ca.key": b"new ca", "kubeconfig": b"new kubeconfig", "pod-range": b"10.64.0.0/18\n"}
+Facts = dict[str, Any]
+
+
+def write_archive(path: Path, store: Path, keys: dict[str, bytes] | None = None, now: float = START) -> Path:
+    path.write_bytes(b"".join(write(snapshot_of_file(store), now, keys)))
+    return path
+
+
+def facts(store: Path) -> Facts:
+    """Every object by name, as the file has it."""
+    return {row.name: row.value for row in snapshot_of_file(store).rows()}
+
+
+@pytest.fixture
+async def archive(tmp_path: Path) -> Path:
+    """Of a store in which things were made, changed and deleted."""
+    store = await open_store(tmp_path / "source")
+    for number in range(40):
+        await store.create(CONFIG_MAPS, config_map(f"c{number}", {"text": "first"}), "default")
+    for number in range(20):
+        await store.patch(CONFIG_MAPS, f"c{number}", {"data": {"text": "second"}}, "default")
+    for number in range(10, 15):
+        await store.delete(CONFIG_MAPS, f"c{number}", "default")
+    await store.close()
+    return write_archive(tmp_path / "backup.tar", tmp_path / "source", KEYS)
+
+
+@pytest.fixture
+async def data_dir(tmp_path: Path) -> Path:
+    """Of another, later state."""
+    store = await open_store(tmp_path / "data" / "store")
+    await store.create(CONFIG_MAPS, config_map("later"), "default")
+    await store.close()
+    (tmp_path / "data" / "pki").mkdir()
+    (tmp_path / "data" / "pki" / "ca.key").write_bytes(b"old ca")
+    (tmp_path / "data" / "kubeconfig").write_bytes(b"old kubeconfig")
+    (tmp_path / "data" / "audit").mkdir()
+    (tmp_path / "data" / "audit" / "audit.jsonl").write_bytes(b"{}\n")
+    return tmp_path / "data"
+
+
+async def opened(data_dir: Path) -> EmbeddedStore:
+    return await EmbeddedStore.open(data_dir / "store", clock=ManualClock(START + 100))
+
+
+async def test_into_a_new_directory(tmp_path: Path, archive: Path) -> None:
+    done = restore(archive, tmp_path / "new", now=START + 60)
+    assert done.replaced is None
+    assert facts(tmp_path / "new" / "store") == facts(tmp_path / "source")
+    assert sorted(os.listdir(tmp_path / "new")) == ["kubeconfig", "pki", "pod-range", "store"]
+    assert (tmp_path / "new" / "kubeconfig").stat().st_mode & 0o777 == 0o600
+    store = await opened(tmp_path / "new")
+    found = store.list_records(CONFIG_MAPS, "default")
+    assert len(found.records) == 35
+    assert int(found.resource_version) == done.first_version
+    changed = await store.patch(CONFIG_MAPS, "c1", {"data": {"text": "third"}}, "default")
+    assert int(changed["metadata"]["resourceVersion"]) > done.first_version
+    await store.close()
+
+
+async def test_old_versions_are_gone_and_objects_keep_theirs(tmp_path: Path, archive: Path) -> None:
+    before = snapshot_of_file(tmp_path / "source")
+    done = restore(archive, tmp_path / "new", now=START)
+    store = await opened(tmp_path / "new")
+    for record in store.list_records(CONFIG_MAPS, "default").records:
+        assert record.value in {row.value for row in before.rows()}
+    lost = before.resource_version + 500  # given out after the backup, by the server that is no more
+    for version in (1, before.resource_version, lost, done.first_version - 1):
+        with pytest.raises(Expired):
+            store.watch_records(CONFIG_MAPS, "default", resource_version=str(version))
+    watcher = store.watch_records(CONFIG_MAPS, "default", resource_version=str(done.first_version))
+    watcher.close()
+    await store.close()
+
+
+async def test_a_list_that_began_before_is_told_to_begin_again(tmp_path: Path) -> None:
+    store = await open_store(tmp_path / "source")
+    for number in range(5):
+        await store.create(CONFIG_MAPS, config_map(f"c{number}"), "default")
+    token = store.list_records(CONFIG_MAPS, "default", limit=2).continue_token
+    await store.close()
+    restore(write_archive(tmp_path / "b.tar", tmp_path / "source"), tmp_path / "new", now=START)
+    again = await opened(tmp_path / "new")
+    with pytest.raises(Expired):
+        again.list_records(CONFIG_MAPS, "default", limit=2, continue_token=token)
+    await again.close()
+
+
+def test_versions_are_never_given_out_twice(archive: Path, tmp_path: Path) -> None:
+    """Not by restoring one backup twice, nor one that is older than what is there, nor with a clock that went back."""
+    first = restore(archive, tmp_path / "a", now=START + 10)
+    manifest = first.manifest
+    later = first_version(manifest, START + 20)
+    assert later - first.first_version == 10 * WRITES_PER_S_MAX
+    assert first_version(manifest, START - 1e6) >= manifest.resource_version + VERSION_STEP
+    second = restore(archive, tmp_path / "a", now=START - 1e6, force=True)
+    assert second.first_version >= first.first_version + VERSION_STEP
+
+
+def test_force_replaces_what_the_backup_holds_and_keeps_the_old(tmp_path: Path, archive: Path, data_dir: Path) -> None:
+    old = facts(data_dir / "store")
+    with pytest.raises(RestoreError, match=r"not empty: it has audit, kubeconfig, pki, store;.*--force"):
+        restore(archive, data_dir, now=START)
+    assert facts(data_dir / "store") == old
+    done = restore(archive, data_dir, now=START, force=True)
+    assert facts(data_dir / "store") == facts(tmp_path / "source")
+    assert (data_dir / "pki" / "ca.key").read_bytes() == b"new ca"
+    assert (data_dir / "audit" / "audit.jsonl").read_bytes() == b"{}\n"
+    assert done.replaced is not None
+    assert facts(done.replaced / "old" / "store") == old
+    assert (done.replaced / "old" / "pki" / "ca.key").read_bytes() == b"old ca"
+    assert (done.replaced / "old" / "kubeconfig").read_bytes() == b"old kubeconfig"
+
+
+def test_without_keys_those_that_are_there_stay(tmp_path: Path, archive: Path, data_dir: Path) -> None:
+    plain = write_archive(tmp_path / "plain.tar", tmp_path / "source")
+    restore(plain, data_dir, now=START, force=True)
+    assert (data_dir / "pki" / "ca.key").read_bytes() == b"old ca"
+    assert (data_dir / "kubeconfig").read_bytes() == b"old kubeconfig"
+
+
+async def test_a_store_in_use_is_refused(archive: Path, data_dir: Path) -> None:
+    store = await opened(data_dir)
+    with pytest.raises(StoreLocked):
+        restore(archive, data_dir, now=START, force=True)
+    await store.close()
+    assert not (data_dir / PARTIAL).exists()
+
+
+def test_a_damaged_store_can_be_replaced(archive: Path, data_dir: Path, tmp_path: Path) -> None:
+    os.truncate(data_dir / "store" / "store.sqlite", 0)
+    restore(archive, data_dir, now=START, force=True)
+    assert facts(data_dir / "store") == facts(tmp_path / "source")
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "foreign"])
+def test_a_bad_archive_touches_nothing(archive: Path, tmp_path: Path, damage: str) -> None:
+    content = bytearray(archive.read_bytes())
+    match damage:
+        case "cut":
+            content = content[:-2000]
+        case "flipped":
+            content[700] ^= 1
+        case _:
+            content = bytearray(b"x" * 4000)
+    archive.write_bytes(content)
+    with pytest.raises(ArchiveError):
+        restore(archive, tmp_path / "new", now=START)
+    assert not (tmp_path / "new").exists()
+
+
+def _dies_at(number: int, archive: Path, data_dir: Path) -> bool:
+    """A restore in a child process that dies before step `number`. False when there are fewer."""
+    child = os.fork()
+    if child == 0:
+        count = 0
+
+        def step(_name: str) -> None:
+            nonlocal count
+            if count == number:
+                os._exit(9)
+            count += 1
+
+        code = 1
+        try:
+            restore(archive, data_dir, now=START, force=True, step=step)
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    assert code in (0, 9), code
+    return code == 9
+
+
+def test_killed_before_every_step(tmp_path: Path, archive: Path, data_dir: Path) -> None:
+    """The next start of a server finds the old state or the new one, whole; and a second restore works from anywhere."""
+    old, new = facts(data_dir / "store"), facts(tmp_path / "source")
+    content = archive.read_bytes()
+    seen: list[str] = []
+    number = 0
+    while True:
+        place = tmp_path / f"round-{number}"
+        shutil.copytree(data_dir, place)
+        died = _dies_at(number, archive, place)
+        again = tmp_path / f"again-{number}"
+        shutil.copytree(place, again)
+        finish(place, START)
+        assert not (place / READY).exists()
+        found = facts(place / "store")
+        assert found in (old, new)
+        is_new = found == new
+        assert (place / "pki" / "ca.key").read_bytes() == (b"new ca" if is_new else b"old ca")
+        assert (place / "kubeconfig").read_bytes() == (b"new kubeconfig" if is_new else b"old kubeconfig")
+        if is_new:
+            (aside,) = place.glob("replaced-*")
+            assert facts(aside / "old" / "store") == old
+        seen.append("new" if is_new else "old")
+        _check_restored(restore(archive, again, now=START + 5, force=True), again, new)
+        if not died:
+            break
+        number += 1
+    assert seen == ["old"] * seen.count("old") + ["new"] * seen.count("new"), seen
+    assert seen.count("old") >= 8
+    assert seen.count("new") >= 8
+    assert archive.read_bytes() == content
+
+
+def _check_restored(done: Restored, place: Path, new: Facts) -> None:
+    assert facts(place / "store") == new
+    assert not (place / READY).exists()
+    assert not (place / PARTIAL).exists()
+    database = Database.open_to_read(place / "store")
+    assert database.last_version() == done.first_version
+    database.abandon()
