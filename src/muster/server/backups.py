@@ -50,6 +50,8 @@ class Backups:
         self._is_busy = False
         registry = metrics.registry
         self._taken = Counter("muster_backups", "Backups sent, by outcome", ["result"], registry=registry)
+        for result in ("success", "failure"):  # there from the start, so that an alert can tell none from unknown
+            self._taken.labels(result)
         self._last = Gauge(
             "muster_backup_last_success_timestamp_seconds",
             "When the last backup was sent whole; 0 when none was since the start",
@@ -73,11 +75,12 @@ class Backups:
         self._is_busy = True
         return _Sending(self._send, write(snapshot, now), headers)
 
-    async def _send(self, pieces: Iterator[bytes], scope: _Message, receive: _Receive, send: _Send) -> None:
-        """The body. When it can't be sent whole, the connection ends, and what the client has is no archive."""
+    async def _send(self, start: _Message, pieces: Iterator[bytes], scope: _Message, receive: _Receive, send: _Send) -> None:
+        """The answer. When it can't be sent whole, the connection ends, and what the client has is no archive."""
         leaving = asyncio.get_running_loop().create_task(_gone(receive))
         is_whole = False
         try:
+            await send(start)
             while piece := await asyncio.to_thread(next, pieces, b""):
                 async with asyncio.timeout(self._limits.send_timeout_s):
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -102,13 +105,13 @@ async def _gone(receive: _Receive) -> None:
 
 
 class _Sending(Response):
-    """A response whose body is sent by whoever made it."""
+    """A response that is sent by whoever made it."""
 
     media_type = MEDIA
 
     def __init__(
         self,
-        body: Callable[[Iterator[bytes], _Message, _Receive, _Send], Awaitable[None]],
+        body: Callable[[_Message, Iterator[bytes], _Message, _Receive, _Send], Awaitable[None]],
         pieces: Iterator[bytes],
         headers: dict[str, str],
     ) -> None:
@@ -118,5 +121,5 @@ class _Sending(Response):
         self._pieces = pieces
 
     async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await self._body(self._pieces, scope, receive, send)
+        start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        await self._body(start, self._pieces, scope, receive, send)
