@@ -25,7 +25,10 @@ from muster.store.embedded.restoring import (
     restore,
 )
 from muster.store.embedded.snapshot import snapshot_of_file
+from muster.store.informer import Informer
 from tests.store.embedded.support import CONFIG_MAPS, START, ManualClock, config_map, open_store
+from tests.store.stores import BreakableStore
+from tests.waiting import until
 
 KEYS = {"pki/ca.key": b"new ca", "kubeconfig": b"new kubeconfig", "pod-range": b"10.64.0.0/18\n"}
 Facts = dict[str, Any]
@@ -243,3 +246,37 @@ def _check_restored(done: Restored, place: Path, new: Facts) -> None:
     database = Database.open_to_read(place / "store")
     assert database.last_version() == done.first_version
     database.abandon()
+
+
+async def test_an_informer_follows_across_a_restore(tmp_path: Path) -> None:
+    """One that saw what is gone now: it lists anew, and its cache is what was restored."""
+    store = await open_store(tmp_path / "source")
+    await store.create(CONFIG_MAPS, config_map("a", {"text": "kept"}), "default")
+    archive = tmp_path / "b.tar"
+    archive.write_bytes(b"".join(write(store.snapshot(), START)))
+    await store.patch(CONFIG_MAPS, "a", {"data": {"text": "lost"}}, "default")
+    await store.create(CONFIG_MAPS, config_map("b"), "default")
+    front = BreakableStore(store)
+    informer = Informer(front, CONFIG_MAPS)
+    informer.start()
+    try:
+        await informer.wait_synced()
+        assert {obj.key.name for obj in informer.cache} == {"a", "b"}
+        await store.close()
+        restore(archive, tmp_path / "new", now=START)
+        front.inner = front.embedded = await opened(tmp_path / "new")
+        await front.break_watches()
+
+        async def follows() -> bool:
+            return [(obj.key.name, obj.raw["data"]) for obj in informer.cache] == [("a", {"text": "kept"})]
+
+        await until(follows)
+        await front.embedded.create(CONFIG_MAPS, config_map("c"), "default")
+
+        async def goes_on() -> bool:
+            return {obj.key.name for obj in informer.cache} == {"a", "c"}
+
+        await until(goes_on)
+    finally:
+        await informer.stop()
+    await front.embedded.close()
