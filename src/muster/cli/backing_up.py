@@ -105,12 +105,12 @@ class Source:
     def _add_keys(self, draft: Draft, keys: dict[str, bytes]) -> None:
         """Keys do not travel: the server's archive is written again, with those of the directory on this machine."""
         from muster.store.embedded.archive import write
-        from muster.store.embedded.snapshot import Snapshot
+        from muster.store.embedded.snapshot import snapshot_of_rows
 
         rows: list[Row] = []
         contents = draft.verified(rows.extend)
         draft.begin()
-        snapshot = Snapshot(contents.identity, contents.manifest.resource_version, rows)
+        snapshot = snapshot_of_rows(contents.identity, contents.manifest.resource_version, rows)
         for piece in write(snapshot, contents.manifest.taken_at_s, keys):
             draft.write(piece)
 

@@ -66,7 +66,7 @@ class Backups:
             raise TooManyRequests("a backup is being taken already, and there is one at a time; try again", retry_after_s=5)
         snapshot, now = self._store.snapshot(), self._clock()
         headers = {
-            OBJECTS_HEADER: str(len(snapshot.entries)),
+            OBJECTS_HEADER: str(len(snapshot)),
             VERSION_HEADER: str(snapshot.resource_version),
             "cache-control": "no-store",
         }

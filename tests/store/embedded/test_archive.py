@@ -29,7 +29,7 @@ from muster.store.embedded.archive import (
     write,
 )
 from muster.store.embedded.database import Row
-from muster.store.embedded.snapshot import Snapshot
+from muster.store.embedded.snapshot import snapshot_of_rows
 
 NOW = 1_800_000_000.0
 KEY_FILES = {"pki/ca.key": b"secret", "kubeconfig": b"apiVersion: v1\n"}
@@ -46,7 +46,7 @@ ROWS = [row(3, "a"), row(7, "b"), row(9, "c", text="\n\u2028\\n")]
 
 
 def archive(rows: list[Row] = ROWS, keys: dict[str, bytes] | None = None, version: int = 12) -> bytes:
-    return b"".join(write(Snapshot(b"0123456789abcdef", version, rows), NOW, keys))
+    return b"".join(write(snapshot_of_rows(b"0123456789abcdef", version, rows), NOW, keys))
 
 
 def read_all(content: bytes) -> tuple[Contents, list[Row]]:

@@ -133,8 +133,7 @@ def write(snapshot: Snapshot, now: float, keys: Mapping[str, bytes] | None = Non
         return _framed(name, content, now)
 
     yield member(HEAD, msgspec.json.encode(Head(FORMAT, __version__)) + b"\n")
-    rows = snapshot.rows()
-    for number, part in enumerate(_parts(rows)):
+    for number, part in enumerate(_parts(snapshot.rows())):
         yield member(f"objects/{number:06}.jsonl.gz", gzip.compress(part, _GZIP_LEVEL, mtime=0))
     for name, content in (keys or {}).items():
         if name not in KEYS:
@@ -147,7 +146,7 @@ def write(snapshot: Snapshot, now: float, keys: Mapping[str, bytes] | None = Non
         taken_at=format_time(now),
         taken_at_s=now,
         resource_version=snapshot.resource_version,
-        objects=len(rows),
+        objects=len(snapshot),
         identity=base64.b64encode(snapshot.identity).decode(),
         keys=bool(keys),
         sha256=sha256,
@@ -160,7 +159,7 @@ def seal(manifest: bytes) -> bytes:
     return f"{hashlib.sha256(manifest).hexdigest()}  {MANIFEST}\n".encode()
 
 
-def _parts(rows: list[Row]) -> Iterator[bytes]:
+def _parts(rows: Iterator[Row]) -> Iterator[bytes]:
     lines: list[bytes] = []
     size = 0
     for row in rows:

@@ -35,6 +35,9 @@ class Unit(Protocol):
 REST_AFTER_S = 5.0
 """Without a write for so long, the write-ahead log is emptied."""
 PROBE_EVERY_S = 2.0
+SLICE_LEN = 256
+"""Rows that housekeeping removes at once, beside those that the batch before it has made superfluous: a slice takes about as
+long as a commit."""
 
 U = TypeVar("U", bound=Unit)
 Done = Callable[[Sequence[U]], None]
@@ -166,7 +169,11 @@ class ThreadCommitter(Generic[U]):
             if not self._tell(self._report, job) or job.is_last:
                 return
             is_ill = job.failure is not None
-            self._database.maintain(self._compact_len_max)
+            self._database.maintain(self._slice_len(sum(len(unit.rows) for unit in job.units)))
+
+    def _slice_len(self, rows: int) -> int:
+        """Each row of a batch makes at most two superfluous; a little more than that, so that a backlog shrinks meanwhile."""
+        return min(self._compact_len_max, SLICE_LEN + 2 * rows)
 
     def _tell(self, callback: Callable[..., None], *values: _Job[U]) -> bool:
         try:
@@ -178,7 +185,7 @@ class ThreadCommitter(Generic[U]):
     def _next(self, is_ill: bool) -> _Job[U] | None:
         """The next job, with housekeeping until there is one; None when the disk can be written again."""
         while not is_ill and self._jobs.empty() and self._database.has_housekeeping:
-            if not self._database.maintain(self._compact_len_max):
+            if not self._database.maintain(self._slice_len(0)):
                 break  # it can't now; the next batch tries again
         while True:
             try:

@@ -37,8 +37,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     bookmark_interval_s: float = 60.0
 
-    wal_pages_max: int = 4096
-    """Pages (of 4 KiB) in the write-ahead log before it is copied into the file, between two batches."""
+    wal_pages_max: int = 1024
+    """Pages (of 4 KiB) in the write-ahead log before it is copied into the file, between two batches: who writes meanwhile
+    waits for it, so it is not much."""
 
     compact_len_max: int = 2048
-    """Rows that one compaction step removes; a step follows a batch, so it must outrun `batch_len_max`."""
+    """Rows that one compaction step removes at most; a step follows a batch, so it must outrun `batch_len_max`."""

@@ -9,7 +9,9 @@ The history is not in it: whoever comes back to a snapshot has to list anew, bec
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,36 +22,40 @@ from muster.store.embedded.records import TYPE_CODES, Record
 
 _ADDED = TYPE_CODES[EventType.ADDED]
 _DELETED = TYPE_CODES[EventType.DELETED]
+_by_version = attrgetter("rv")
 
 
 class Snapshot(NamedTuple):
-    """`entries` are in no order; `rows` puts them into that of their versions, on whatever thread."""
+    """`kinds` are objects by kind, in no order; `rows` puts them into that of their versions, on whatever thread."""
 
     identity: bytes
     resource_version: int
-    entries: list[tuple[str, Record]] | list[Row]
+    kinds: Sequence[tuple[str, Sequence[Record] | Sequence[Row]]]
 
-    def rows(self) -> list[Row]:
-        """Each object as its only version, in order."""
-        return sorted(map(_row, self.entries), key=lambda row: row.rv)
+    def __len__(self) -> int:
+        return sum(len(objects) for _, objects in self.kinds)
+
+    def rows(self) -> Iterator[Row]:
+        """Each object as its only version, in order; one at a time, so that a large store is not there twice."""
+        return heapq.merge(*(_rows(resource, objects) for resource, objects in self.kinds), key=_by_version)
 
 
-def _row(entry: tuple[str, Record] | Row) -> Row:
-    if isinstance(entry, Row):
-        return entry._replace(type=_ADDED, prev=None)
-    resource, record = entry
-    return Row(record.rv, resource, *record.key, _ADDED, None, record.value)
+def _rows(resource: str, objects: Sequence[Record] | Sequence[Row]) -> Iterator[Row]:
+    for one in sorted(objects, key=_by_version):
+        yield Row(one.rv, resource, one.namespace, one.name, _ADDED, None, one.value)
 
 
 def snapshot_of(core: Core) -> Snapshot:
-    """What readers see now. On the loop."""
-    return Snapshot(core.identity, core.committed_rv, list(_records(core)))
+    """What readers see now. On the loop: one copy of references for each kind, which takes a millisecond for 100,000."""
+    kinds = [(collection.id, list(collection.records.values())) for collection in core.collections.values()]
+    return Snapshot(core.identity, core.committed_rv, kinds)
 
 
-def _records(core: Core) -> Iterator[tuple[str, Record]]:
-    for collection in core.collections.values():
-        for record in collection.records.values():
-            yield collection.id, record
+def snapshot_of_rows(identity: bytes, resource_version: int, rows: Iterable[Row]) -> Snapshot:
+    kinds: dict[str, list[Row]] = {}
+    for row in rows:
+        kinds.setdefault(row.resource, []).append(row)
+    return Snapshot(identity, resource_version, list(kinds.items()))
 
 
 def snapshot_of_file(directory: Path) -> Snapshot:
@@ -65,6 +71,6 @@ def snapshot_of_file(directory: Path) -> Snapshot:
                 heads.pop(place, None)
             else:
                 heads[place] = row
-        return Snapshot(database.identity, version, list(heads.values()))
+        return snapshot_of_rows(database.identity, version, heads.values())
     finally:
         database.abandon()
