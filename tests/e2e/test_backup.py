@@ -199,8 +199,8 @@ async def test_killed_at_any_moment(tmp_path: Path) -> None:
     for number in range(KILLS):
         place = tmp_path / f"place-{number}"
         shutil.copytree(server.data_dir, place)
-        arguments = ("restore", str(archive), "--data-dir", str(place), "--force")
-        code, _ = await muster(*arguments, kill_after_s=chance.uniform(0.3, 2.0))
+        restoring = ("restore", str(archive), "--data-dir", str(place), "--force")
+        code, _ = await muster(*restoring, kill_after_s=chance.uniform(0.3, 2.0))
         killed += code == -9
         finish(place, 0.0)  # as the next start of a server does
         assert not (place / READY).exists()

@@ -13,7 +13,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from muster.store.embedded.database import FORMAT, CommitFailed, Database, Row
+from muster.store.embedded.database import CommitFailed, Database, Row
 from muster.store.embedded.errors import (
     StoreCorrupt,
     StoreError,
@@ -22,6 +22,7 @@ from muster.store.embedded.errors import (
     StoreTooNew,
     StoreUnwritable,
 )
+from muster.store.embedded.migrations import FORMAT
 
 IDENTITY = b"0123456789abcdef"
 IS_ROOT = os.geteuid() == 0

@@ -42,6 +42,8 @@ def facts(path: Path) -> tuple[int, bool, bool, int]:
         columns = {row[1] for row in connection.execute("PRAGMA table_info(log)")}
         tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema")}
         rows = connection.execute("SELECT count(*) FROM log").fetchall()[0][0]
+        assert isinstance(version, int)
+        assert isinstance(rows, int)
         return version, "writer" in columns, "notes" in tables, rows
     finally:
         connection.close()

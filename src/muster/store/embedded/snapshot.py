@@ -30,7 +30,7 @@ class Snapshot(NamedTuple):
 
     identity: bytes
     resource_version: int
-    kinds: Sequence[tuple[str, Sequence[Record] | Sequence[Row]]]
+    kinds: Sequence[tuple[str, Sequence[Record | Row]]]
 
     def __len__(self) -> int:
         return sum(len(objects) for _, objects in self.kinds)
@@ -40,7 +40,7 @@ class Snapshot(NamedTuple):
         return heapq.merge(*(_rows(resource, objects) for resource, objects in self.kinds), key=_by_version)
 
 
-def _rows(resource: str, objects: Sequence[Record] | Sequence[Row]) -> Iterator[Row]:
+def _rows(resource: str, objects: Sequence[Record | Row]) -> Iterator[Row]:
     for one in sorted(objects, key=_by_version):
         yield Row(one.rv, resource, one.namespace, one.name, _ADDED, None, one.value)
 
