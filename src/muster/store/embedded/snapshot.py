@@ -46,7 +46,7 @@ def _rows(resource: str, objects: Sequence[Record | Row]) -> Iterator[Row]:
 
 
 def snapshot_of(core: Core) -> Snapshot:
-    """What readers see now. On the loop: one copy of references for each kind, which takes a millisecond for 100,000."""
+    """What readers see now. On the loop: one copy of references for each kind, 7 ms for 50,000 objects on a busy machine."""
     kinds = [(collection.id, list(collection.records.values())) for collection in core.collections.values()]
     return Snapshot(core.identity, core.committed_rv, kinds)
 
