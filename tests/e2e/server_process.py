@@ -55,6 +55,11 @@ class ServerProcess:
         except (OSError, TypeError, KeyError, yaml.YAMLError, aiohttp.ClientError):
             return False
 
+    def resident_bytes(self) -> int:
+        """What the running server holds of memory."""
+        assert self._child is not None
+        return int(Path(f"/proc/{self._child.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
     async def kill(self) -> None:
         assert self._child is not None
         with contextlib.suppress(ProcessLookupError):

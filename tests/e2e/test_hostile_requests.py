@@ -1,0 +1,147 @@
+"""A server that is sent nonsense all day: no 500, no hang, and no more memory in the end than in the middle.
+
+`make soak` sends 100,000 requests; otherwise a sample is sent. The server is a real `muster up` in a process of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import ssl
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+from yarl import URL
+
+from tests.counts import SOAK
+from tests.e2e.server_process import ServerProcess
+from tests.server.hostile_requests import NAMESPACES, HostileRequests, Request, targets_of
+from tests.server.manifests import DEPLOYMENT, POD, widget_crd
+
+REQUESTS = 100_000 if SOAK else 1_200
+AT_ONCE = 16
+RAW_EVERY = 50
+"""Every so many requests, bytes that are no TLS, or no whole one, go to the port as well."""
+ANSWER_TIMEOUT_S = 120.0
+GROWTH_BYTES_MAX = 48 << 20
+"""From the middle to the end: caches and the memory allocator are not done settling even then."""
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def good_manifests() -> list[dict[str, Any]]:
+    texts = [POD, DEPLOYMENT, widget_crd("hostile.example"), *(path.read_text() for path in sorted(EXAMPLES.glob("*/*.yaml")))]
+    found = [document for text in texts for document in yaml.safe_load_all(text)]
+    return [document for document in found if isinstance(document, dict) and {"apiVersion", "kind"} <= document.keys()]
+
+
+def client_hello() -> bytes:
+    """The first bytes of a real handshake."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()
+    return outgoing.read()
+
+
+class Sender:
+    def __init__(self, server: ServerProcess, session: aiohttp.ClientSession) -> None:
+        self._server, self._session = server, session
+        self.codes: Counter[int] = Counter()
+        self.wrong: list[str] = []
+        self._hello = client_hello()
+
+    async def send(self, request: Request) -> None:
+        url = URL(self._server.url + request.path, encoded=True)
+        try:
+            async with (
+                asyncio.timeout(ANSWER_TIMEOUT_S),
+                self._session.request(request.method, url, headers=request.headers, data=request.body) as answer,
+            ):
+                body = await answer.read()
+        except TimeoutError:
+            self.wrong.append(f"no answer: {request}")
+            return
+        except (aiohttp.ClientError, ConnectionError) as error:
+            self.wrong.append(f"cut off: {request}: {error!r}")
+            return
+        self.codes[answer.status] += 1
+        if answer.status >= 500 and not (answer.status == 504 and b'"Timeout"' in body):
+            self.wrong.append(f"{answer.status}: {request}: {body[:500]!r}")
+        elif answer.status >= 400 and request.method != "HEAD" and b"Traceback" in body:
+            self.wrong.append(f"a trace: {request}: {body[:500]!r}")
+
+    async def send_raw(self, number: int) -> None:
+        """A handshake that is cut off, damaged, or none at all."""
+        hello = bytearray(self._hello)
+        match number % 4:
+            case 0:
+                hello = hello[: number * 7 % len(hello)]
+            case 1:
+                hello[number * 13 % len(hello)] ^= 0xFF
+            case 2:
+                hello = bytearray(b"GET / HTTP/1.1\r\n\r\n")
+            case _:
+                hello = bytearray(number.to_bytes(8, "little") * 64)
+        reader, writer = await asyncio.open_connection("127.0.0.1", URL(self._server.url).port)
+        writer.write(bytes(hello))
+        writer.write_eof()
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                await reader.read()
+        except TimeoutError:
+            self.wrong.append(f"the server kept a connection open that sent {bytes(hello)!r}")
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+
+async def _discovered(server: ServerProcess, session: aiohttp.ClientSession) -> dict[str, Any]:
+    async def get(path: str) -> Any:
+        async with session.get(server.url + path) as answer:
+            return json.loads(await answer.read())
+
+    groups = (await get("/apis"))["groups"]
+    paths = ["/api/v1", *(f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups)]
+    return {path: await get(path) for path in paths}
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+async def test_nonsense_is_answered_and_costs_no_memory(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path / "data")
+    server.data_dir.mkdir()
+    await server.start()
+    try:
+        async with server.session() as session:
+            for name in NAMESPACES:
+                async with session.post(f"{server.url}/api/v1/namespaces", json={"metadata": {"name": name}}) as answer:
+                    assert answer.status == 201
+            sender = Sender(server, session)
+            hostile = HostileRequests(11, targets_of(await _discovered(server, session)), good_manifests())
+            numbers = itertools.count(1)
+            in_the_middle = 0
+
+            async def work() -> None:
+                nonlocal in_the_middle
+                while (number := next(numbers)) <= REQUESTS and len(sender.wrong) < 20:
+                    if number == REQUESTS // 2:
+                        in_the_middle = server.resident_bytes()
+                    await sender.send(hostile.next())
+                    if number % RAW_EVERY == 0:
+                        await sender.send_raw(number)
+
+            await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+            assert not sender.wrong, "\n".join(sender.wrong[:5])
+            assert {200, 201, 400, 404, 422} <= sender.codes.keys(), sender.codes
+            grown = server.resident_bytes() - in_the_middle
+            assert grown < GROWTH_BYTES_MAX, f"{grown >> 20} MiB more in the end than in the middle: {in_the_middle >> 20} MiB"
+            async with session.get(f"{server.url}/readyz") as answer:
+                assert answer.status == 200
+    finally:
+        assert await server.stop() == 0

@@ -1,0 +1,81 @@
+"""An hour at 70 % of what the server can do: no error, flat memory, and a tail that stays near the median.
+
+`make soak` runs the hour and prints a line for every five minutes; otherwise seconds are run, and only errors count: a tail or
+a trend can't be seen in them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from pathlib import Path
+
+import pytest
+
+from tests.counts import SOAK
+from tests.e2e.mixed_load import MAPS, PODS, Load
+from tests.e2e.server_process import ServerProcess
+
+CAPACITY_S = 60.0 if SOAK else 2.0
+LOAD_S = 3600.0 if SOAK else 6.0
+EVERY_S = 300.0 if SOAK else 2.0
+CLIENTS = 32
+WATCHERS = 20
+SHARE = 0.7
+TAIL_TO_MEDIAN_MAX = 3.0
+MEMORY_GROWTH_MAX = 1.1
+"""From a sixth of the run on, when history is as long as it gets, to the end."""
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+async def test_a_long_mixed_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    server = ServerProcess(tmp_path / "data")
+    server.data_dir.mkdir()
+    await server.start()
+    try:
+        async with server.session() as session:
+            load = Load(session, server.url)
+            await load.prepare()
+            started = [asyncio.Event() for _ in range(WATCHERS)]
+            paths = itertools.cycle((PODS, MAPS))
+            watches = [asyncio.create_task(load.watch(path, event)) for path, event in zip(paths, started, strict=False)]
+            await asyncio.gather(*(event.wait() for event in started))
+            capacity = await load.as_fast_as_possible(CAPACITY_S, CLIENTS)
+            begin = asyncio.get_running_loop().time()
+            resident: list[int] = []
+            with capsys.disabled():
+                print(f"\ncapacity {capacity:.0f} requests/s; {SHARE:.0%} of it for {LOAD_S:.0f} s")
+
+                def look() -> None:
+                    resident.append(server.resident_bytes())
+                    since = begin + (len(resident) - 2) * EVERY_S
+                    print(f"{(len(resident) - 1) * EVERY_S:6.0f} s  {_said(load, since)}  {resident[-1] >> 20} MiB")
+
+                await load.at(SHARE * capacity, LOAD_S, EVERY_S, look)
+            for watch in watches:
+                watch.cancel()
+            seen = await asyncio.gather(*watches)
+            assert not load.wrong, "\n".join(load.wrong[:5])
+            assert min(seen) > 0
+            if SOAK:
+                everything = sorted(latency for _, latency in load.latencies_s)
+                first = sorted(latency for due, latency in load.latencies_s if due < begin + 300)
+                tail, median = _at(everything, 0.99), _at(first, 0.5)
+                assert tail <= TAIL_TO_MEDIAN_MAX * median, f"99 % {tail * 1e3:.1f} ms, median at first {median * 1e3:.1f} ms"
+                early = resident[len(resident) // 6]
+                assert resident[-1] <= MEMORY_GROWTH_MAX * early, [size >> 20 for size in resident]
+    finally:
+        assert await server.stop() == 0
+
+
+def _said(load: Load, since: float) -> str:
+    recent = sorted(latency for due, latency in load.latencies_s if due >= since)
+    if not recent:
+        return "begins"
+    return f"{len(recent)} requests, median {_at(recent, 0.5) * 1e3:.1f} ms, 99 % {_at(recent, 0.99) * 1e3:.1f} ms"
+
+
+def _at(ordered: list[float], part: float) -> float:
+    return ordered[min(int(part * len(ordered)), len(ordered) - 1)]
