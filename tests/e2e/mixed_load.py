@@ -17,10 +17,12 @@ from typing import Any
 
 import aiohttp
 
+from tests.counts import SOAK
+
 NAMESPACE = "load"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
-OBJECTS = 500
+OBJECTS = 500 if SOAK else 50
 """Of each kind; what is deleted is created again."""
 IN_FLIGHT_MAX = 2_000
 """Of an open load: beyond that the server does not keep up, and that is the finding."""

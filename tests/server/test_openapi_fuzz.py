@@ -1,0 +1,74 @@
+"""The server against its own OpenAPI: requests that schemathesis makes of what is served, right ones and wrong ones.
+
+The server must answer each without a 5xx, and with a Status when it refuses. `make soak` walks every group with many examples;
+otherwise small groups with a few: making one body of a pod's schema takes seconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from tests.counts import SOAK
+from tests.server.running import RunningServer, running
+
+_EXAMPLES = 25 if SOAK else 2
+_SMALL = ("apis/coordination.k8s.io/v1", "apis/scheduling.k8s.io/v1", "apis/authorization.k8s.io/v1", "apis/node.k8s.io/v1")
+
+
+@pytest.fixture(scope="module")
+def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    with running(tmp_path_factory.mktemp("victim")) as made:
+        yield made
+
+
+def _groups(server: RunningServer) -> dict[str, str]:
+    found = server.request("GET", "/openapi/v3").json["paths"]
+    return {name: each["serverRelativeURL"] for name, each in found.items()}
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_every_operation_answers(victim: RunningServer) -> None:
+    from schemathesis import GenerationMode, openapi
+
+    groups = _groups(victim)
+    asked = 0
+    for name in groups if SOAK else _SMALL:
+        document = victim.request("GET", groups[name]).json
+        for found in openapi.from_dict(document).get_all_operations():
+            operation = found.ok()
+
+            @given(case=operation.as_strategy(GenerationMode.POSITIVE) | operation.as_strategy(GenerationMode.NEGATIVE))
+            @settings(max_examples=_EXAMPLES, database=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+            def ask(case: Any) -> None:
+                nonlocal asked
+                asked += 1
+                _ask(victim, case)
+
+            ask()
+    assert asked > 50
+
+
+def _ask(server: RunningServer, case: Any) -> None:
+    query = dict(case.query or {})
+    if query.get("watch") not in (None, "false", False):
+        query["timeoutSeconds"] = "1"
+    case.query = query
+    made = case.as_transport_kwargs(base_url=f"https://localhost:{server.server.port}")
+    from requests import Request
+
+    sent = Request(**{key: value for key, value in made.items() if key not in ("timeout", "cookies")}).prepare()
+    path = (sent.url or "").partition(str(server.server.port))[2]
+    body = sent.body.encode() if isinstance(sent.body, str) else sent.body
+    headers = {key: value for key, value in sent.headers.items() if key.lower() in ("content-type", "accept")}
+    reply = server.request(str(sent.method), path, body, headers=headers)
+    said = (sent.method, path, body, reply.code, reply.body[:500])
+    assert reply.code < 500 or (reply.code == 504 and reply.reason == "Timeout"), said
+    if reply.code >= 400:
+        assert json.loads(reply.body)["kind"] == "Status", said
