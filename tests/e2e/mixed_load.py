@@ -129,8 +129,8 @@ class Load:
                 headers = {"content-type": "application/merge-patch+json"}
                 return lambda: self._call("PATCH", f"{PODS}/{name}", json=body, headers=headers, absent=True)
             case "update":
-                body = {"metadata": {"name": f"map-{number}"}, "data": {"n": str(count)}}
-                return lambda: self._call("PUT", f"{MAPS}/map-{number}", json=body)
+                new = {"metadata": {"name": f"map-{number}"}, "data": {"n": str(count)}}
+                return lambda: self._call("PUT", f"{MAPS}/map-{number}", json=new)
             case "renew":
                 return lambda: self._renew(number)
             case "page":
