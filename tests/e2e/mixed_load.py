@@ -123,7 +123,7 @@ class Load:
         name = f"pod-{number}"
         match kind:
             case "get":
-                return lambda: self._call("GET", f"{PODS}/{name}", absent=number in self._renewed)
+                return lambda: self._call("GET", f"{PODS}/{name}", absent=True)
             case "patch":
                 body = {"metadata": {"annotations": {"load/count": str(count)}}}
                 headers = {"content-type": "application/merge-patch+json"}
