@@ -24,6 +24,7 @@ demo: setup      ## start Muster here and see it work (KEEP=1 leaves it running)
 test: setup      ## the whole suite, with a real Kubernetes (built on first use, about 5 minutes)
 	@tools/agent-tools || echo "make test: the tests that run containers will be skipped (CI: fail)"
 	@tools/kubernetes-assets > /dev/null || echo "make test: the tests marked kubernetes will be skipped (CI: fail)"
+	@tools/client-programs > /dev/null || echo "make test: the tests with helm and old kubectls will be skipped (CI: fail)"
 	$(PYTEST) -n 3 $(PARALLEL)  # one more than cores: a good part of the whole suite is waiting for programs and clusters
 
 test-fast: setup ## what needs neither Kubernetes nor patience: under 2 minutes
@@ -53,6 +54,8 @@ lock:            ## resolve requirements/*.in again and write the pins with thei
 	  requirements/run.in -o requirements/run.txt
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
 	  requirements/run.in requirements/dev.in -o requirements/dev.txt
+	for name in helm kubectl-old; do uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	  --no-emit-index-url requirements/$$name.in -o requirements/$$name.txt; done
 
 clean:           ## remove what set-up and tests made here (the Kubernetes build in the cache directory stays)
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build src/*.egg-info

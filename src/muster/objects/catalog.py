@@ -17,6 +17,7 @@ from muster.objects.kinds import (
     apps,
     authentication,
     authorization,
+    autoscalers,
     batch,
     coordination,
     core,
@@ -121,6 +122,7 @@ CATALOG = Catalog(
     (
         *core.RESOURCES,
         *apps.RESOURCES,
+        *autoscalers.RESOURCES,
         *batch.RESOURCES,
         *policy.RESOURCES,
         *scheduling.RESOURCES,

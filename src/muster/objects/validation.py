@@ -28,6 +28,7 @@ from muster.objects.resources import Resource
 from muster.objects.rules import (
     access,
     app_images,
+    autoscalers,
     bandwidth,
     core,
     domains,
@@ -175,6 +176,7 @@ _RULES: Final[Mapping[tuple[str, str], Rule]] = {
     ("storage.k8s.io", "StorageClass"): storage.check_storage_class,
     ("node.k8s.io", "RuntimeClass"): storage.check_runtime_class,
     **{("apps", kind): workloads.check_workload for kind in ("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet")},
+    ("autoscaling", "HorizontalPodAutoscaler"): autoscalers.check_autoscaler,
     ("batch", "Job"): workloads.check_job,
     ("batch", "CronJob"): workloads.check_cron_job,
     ("policy", "PodDisruptionBudget"): workloads.check_disruption_budget,

@@ -12,6 +12,7 @@ from typing import Any
 from muster.objects.ages import UNKNOWN, human_duration, since
 from muster.objects.status import Raw
 from muster.objects.time import parse_time
+from muster.server.autoscaler_printer import AUTOSCALER_PRINTER
 from muster.server.cells import (
     NONE,
     Cells,
@@ -406,6 +407,7 @@ PRINTERS: Mapping[tuple[str, str], Printer] = {
     ("apps", "DaemonSet"): _printer(
         _daemon_set, *map(_int, (*_COUNTS, "Up-to-date", "Available")), "Node Selector", _AGE, *_CONTAINERS, _SELECTOR
     ),
+    ("autoscaling", "HorizontalPodAutoscaler"): AUTOSCALER_PRINTER,
     ("batch", "Job"): _printer(_job, "Status", "Completions", "Duration", _AGE, *_CONTAINERS, _SELECTOR),
     ("batch", "CronJob"): _printer(
         _cron_job, "Schedule", "Timezone", "Suspend", _int("Active"), "Last Schedule", _AGE, *_CONTAINERS, _SELECTOR

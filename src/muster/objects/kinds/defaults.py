@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from muster.objects.kinds.autoscalers import fill_autoscaler
 from muster.objects.kinds.rbac import GROUP as RBAC_GROUP
 from muster.objects.quantity import Quantity
 from muster.objects.resources import Resource
@@ -360,6 +361,7 @@ _BY_KIND: Final[Mapping[tuple[str, str], Callable[[Raw], None]]] = {
     ("apps", "ReplicaSet"): _workload,
     ("apps", "StatefulSet"): _stateful_set,
     ("apps", "DaemonSet"): _daemon_set,
+    ("autoscaling", "HorizontalPodAutoscaler"): fill_autoscaler,
     ("batch", "Job"): _job,
     ("batch", "CronJob"): _cron_job,
     (RBAC_GROUP, "RoleBinding"): _role_binding,

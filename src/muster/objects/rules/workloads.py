@@ -25,7 +25,7 @@ def check_workload(report: Report, raw: Raw, old: Raw | None) -> None:
     spec = obj(raw, "spec")
     selector, template = spec.get("selector"), obj(spec, "template")
     _check_selects(report, selector, template, "spec")
-    check_template(report, template, "spec.template")
+    check_template(report, _with_claims(spec, template), "spec.template")
     policy = text(obj(template, "spec"), "restartPolicy")
     if policy not in ("", "Always"):
         report.unsupported("spec.template.spec.restartPolicy", policy, ["Always"])
@@ -46,6 +46,17 @@ def check_workload(report: Report, raw: Raw, old: Raw | None) -> None:
             for word in ("serviceName", "podManagementPolicy", "volumeClaimTemplates"):
                 if (spec.get(word) or None) != (obj(old, "spec").get(word) or None):
                     report.forbidden(f"spec.{word}", "updates to statefulset spec may not change it")
+
+
+def _with_claims(spec: Raw, template: Raw) -> Raw:
+    """The template of a StatefulSet as its pods will be: each claim template is a volume of its name, in place of any other."""
+    claims = [text(obj(claim, "metadata"), "name") for _, claim in objs(spec, "volumeClaimTemplates", "")]
+    pod = template.get("spec")
+    if not claims or not isinstance(pod, dict) or not isinstance(pod.get("volumes", []), list):
+        return template
+    volumes = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in dict.fromkeys(claims)]
+    others = [v for v in pod.get("volumes", []) if not (isinstance(v, dict) and v.get("name") in claims)]
+    return {**template, "spec": {**pod, "volumes": [*others, *volumes]}}
 
 
 def check_replication_controller(report: Report, raw: Raw, old: Raw | None) -> None:
