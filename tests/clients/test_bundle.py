@@ -101,7 +101,7 @@ def test_from_client_side_to_server_side(kubectl: Kubectl) -> None:
     for kind in ("service", "deployment", "role"):
         name = "bundle-leader" if kind == "role" else "bundle-controller"
         live = yaml.safe_load(kubectl("get", kind, name, "-o", "yaml", "--show-managed-fields"))
-        assert {(m["manager"], m["operation"]) for m in live["metadata"]["managedFields"]} == {("kubectl", "Apply")}
+        assert {(m["manager"], m["operation"]) for m in live["metadata"]["managedFields"]} == {("kubectl", "Apply"), ("kubectl-last-applied", "Apply")}
     assert kubectl("diff", "-f", OBJECTS) == ""
 
 

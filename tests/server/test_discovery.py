@@ -34,6 +34,15 @@ def test_old_form(server: RunningServer) -> None:
     assert server.request("GET", "/apis/apps/v9").code == 404
 
 
+@pytest.mark.parametrize("path", ["/version", "/api", "/apis", "/api/v1", "/apis/apps", "/apis/apps/v1"])
+def test_a_slash_at_the_end_means_nothing(server: RunningServer, path: str) -> None:
+    """Clients that are generated from Kubernetes' OpenAPI ask like that."""
+    plain, slash = server.request("GET", path), server.request("GET", f"{path}/")
+    assert (slash.code, slash.body) == (200, plain.body)
+    assert server.request("GET", f"{path}/", token="").code == (200 if path == "/version" else 401)
+    assert server.request("GET", f"{path}//").code == 404
+
+
 def test_aggregated_form_with_etag(server: RunningServer) -> None:
     reply = server.request("GET", "/apis", headers={"accept": f"{_AGGREGATED},application/json"})
     assert reply.json["kind"] == "APIGroupDiscoveryList"

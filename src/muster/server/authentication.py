@@ -33,7 +33,7 @@ from muster.server.tokens import (
 )
 from muster.store.embedded.admission import Actor
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/livez", "/version"})
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/livez", "/version", "/version/"})
 JOIN_PATHS = {"/muster/v1/ca": "GET", "/muster/v1/nodes/join": "POST"}
 """With which method a machine that is nobody yet may ask there. Credentials are not looked at."""
 ANONYMOUS = Actor(user="system:anonymous", groups=(UNAUTHENTICATED,))

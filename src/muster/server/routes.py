@@ -57,13 +57,20 @@ class Routes:
             Route("/", self._root),
             *(Route(path, self._health) for path in ("/healthz", "/livez", "/readyz")),
             *(Route(path + "/{check}", self._health) for path in ("/healthz", "/livez", "/readyz")),
-            Route("/version", self._version),
             Route("/metrics", self._metrics_page),
-            Route("/api", self._core),
-            Route("/apis", self._groups),
-            Route("/api/{version}", self._core_version),
-            Route("/apis/{group}", self._group),
-            Route("/apis/{group}/{version}", self._group_version),
+            *(
+                # Clients that are generated from Kubernetes' OpenAPI ask with a slash at the end.
+                Route(path + slash, answer)
+                for slash in ("", "/")
+                for path, answer in (
+                    ("/version", self._version),
+                    ("/api", self._core),
+                    ("/apis", self._groups),
+                    ("/api/{version}", self._core_version),
+                    ("/apis/{group}", self._group),
+                    ("/apis/{group}/{version}", self._group_version),
+                )
+            ),
             Route("/openapi/v2", self._openapi_v2),
             Route("/openapi/v3", self._openapi_index),
             Route("/openapi/v3/{path:path}", self._openapi_document),
