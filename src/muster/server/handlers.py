@@ -16,7 +16,7 @@ import msgspec
 
 from muster.objects.resources import Resource
 from muster.objects.selectors import FieldTerm
-from muster.objects.status import ApiError, BadRequest, Cause, MethodNotAllowed, NotFound, Raw, Timeout
+from muster.objects.status import ApiError, BadRequest, Cause, Expired, MethodNotAllowed, NotFound, Raw, Timeout
 from muster.objects.time import Clock
 from muster.server.config import ServerLimits
 from muster.server.decoding import decode_json, decode_yaml, duplicate_keys
@@ -32,7 +32,7 @@ from muster.server.options import (
 from muster.server.paths import RequestInfo
 from muster.server.protobuf import decode_protobuf
 from muster.server.tables import partial_metadata, table
-from muster.server.watching import watch_stream, watch_timeout_s
+from muster.server.watching import expired_stream, watch_stream, watch_timeout_s
 from muster.store.contract import PatchType, WriteOptions
 from muster.store.embedded import EmbeddedStore
 from muster.store.embedded.reads import RecordPage
@@ -198,16 +198,19 @@ class ResourceHandlers:
         if info.name:
             # The permission was asked for this one object, so whatever else the selector says, no other may be seen.
             selector = ",".join(filter(None, (selector, str(FieldTerm("metadata.name", info.name)))))
-        watcher = self._store.watch_records(
-            resource,
-            info.namespace or None,
-            label_selector=options.label_selector,
-            field_selector=selector,
-            resource_version=options.resource_version,
-            bookmarks=options.bookmarks,
-            timeout_s=watch_timeout_s(request, options, self._limits),
-            send_initial_events=options.send_initial_events,
-        )
+        try:
+            watcher = self._store.watch_records(
+                resource,
+                info.namespace or None,
+                label_selector=options.label_selector,
+                field_selector=selector,
+                resource_version=options.resource_version,
+                bookmarks=options.bookmarks,
+                timeout_s=watch_timeout_s(request, options, self._limits),
+                send_initial_events=options.send_initial_events,
+            )
+        except Expired as error:
+            return expired_stream(error, form)
         return watch_stream(watcher, resource, form, include=_include(request), clock=self._clock, metrics=self._metrics)
 
     # --- writing

@@ -1,7 +1,8 @@
 """Watch requests: a stream of events, as bytes that the store encoded once for all watchers.
 
 Plain watches pass the store's lines through. Tables and partial metadata are made per watcher. The first error after the stream
-began (the history was compacted under a slow reader) is sent as an ERROR event, as Kubernetes does, and the stream ends.
+began (the history was compacted under a slow reader) is sent as an ERROR event, as Kubernetes does, and the stream ends. So is
+the news that the version to begin from is compacted: many clients look for it among the events only.
 
 Concurrency: one task per watch reads `events`; `Stream.close` may be called from any other on the same loop and ends it.
 """
@@ -46,6 +47,15 @@ def watch_stream(watcher: Watcher, resource: Resource, form: Form, *, include: s
     else:
         chunks = _plain(watcher, count)
     return Stream(chunks=chunks, close=watcher.close, content_type=form.content_type)
+
+
+def expired_stream(error: ApiError, form: Form) -> Stream:
+    """A watch that has nothing to say but that its version is gone."""
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield error_line(error)
+
+    return Stream(chunks=chunks(), close=lambda: None, content_type=form.content_type)
 
 
 async def _plain(watcher: Watcher, count: Callable[[float], None]) -> AsyncIterator[bytes]:
