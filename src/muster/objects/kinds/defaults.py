@@ -34,13 +34,18 @@ def apply_defaults(resource: Resource, raw: Raw, old: Raw | None = None, *, is_s
     `is_status`: all of `raw` but its status is that of a stored object, which has them already; only the status is copied.
     """
     key = (resource.group, resource.kind)
-    fill = _BY_KIND.get(key)
-    if fill is None:
+    fill, empty = _BY_KIND.get(key), _STATUS.get(key)
+    if fill is None and empty is None:
         return raw
     result: Raw = {**raw, "status": copy_json(raw["status"])} if is_status and "status" in raw else _copied(raw)
     if old is not None and key == ("", "Service"):
         _keep_allocated(result, old)
-    fill(result)
+    if fill is not None:
+        fill(result)
+    if empty is not None:
+        status = _made(result, "status")
+        for name, value in empty.items():
+            status.setdefault(name, value)
     return result
 
 
@@ -370,3 +375,19 @@ _BY_KIND: Final[Mapping[tuple[str, str], Callable[[Raw], None]]] = {
     ("networking.k8s.io", "IngressClass"): _ingress_class,
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
 }
+
+_STATUS: Final[Mapping[tuple[str, str], Raw]] = {
+    ("", "ResourceQuota"): {},
+    ("apps", "Deployment"): {},
+    ("apps", "ReplicaSet"): {"replicas": 0},
+    ("apps", "StatefulSet"): {"replicas": 0, "availableReplicas": 0},
+    ("apps", "DaemonSet"): {
+        "currentNumberScheduled": 0,
+        "desiredNumberScheduled": 0,
+        "numberMisscheduled": 0,
+        "numberReady": 0,
+    },
+    ("batch", "Job"): {},
+    ("batch", "CronJob"): {},
+}
+"""Kinds that always have a status in Kubernetes, though nobody has written one, and what is in it: clients rely on its being there."""
