@@ -42,7 +42,12 @@ def certificate_kubeconfig(server: RunningServer, tmp_path_factory: pytest.TempP
     certificate, key = server.server.pki.issue_client("carol", ["system:masters"], timedelta(hours=1))
     path = tmp_path_factory.mktemp("certificate") / "kubeconfig"
     write_kubeconfig(
-        path, server=server.server.url, ca=server.server.pki.ca_pem, client_certificate=certificate, client_key=key, user="carol"
+        path,
+        server=server.server.url,
+        ca=server.server.pki.ca_pem,
+        client_certificate=certificate,
+        client_key=key,
+        user="carol",
     )
     return path
 

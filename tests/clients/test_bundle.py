@@ -95,13 +95,18 @@ def test_from_client_side_to_server_side(kubectl: Kubectl) -> None:
     kubectl("apply", "-f", OBJECTS)
     refused = kubectl("apply", "--server-side", "-f", OBJECTS, code=1)
     assert refused.count(" serverside-applied\n") == COUNT - 5
-    assert re.findall(r"\.(?:volumeClaimTemplates|ingress|rules|endpoints|sources|fieldRef|resourceFieldRef)$", refused, re.MULTILINE)
+    assert re.findall(
+        r"\.(?:volumeClaimTemplates|ingress|rules|endpoints|sources|fieldRef|resourceFieldRef)$", refused, re.MULTILINE
+    )
     forced = kubectl("apply", "--server-side", "--force-conflicts", "-f", OBJECTS)
     assert _outcomes(forced) == {"serverside-applied": COUNT}
     for kind in ("service", "deployment", "role"):
         name = "bundle-leader" if kind == "role" else "bundle-controller"
         live = yaml.safe_load(kubectl("get", kind, name, "-o", "yaml", "--show-managed-fields"))
-        assert {(m["manager"], m["operation"]) for m in live["metadata"]["managedFields"]} == {("kubectl", "Apply"), ("kubectl-last-applied", "Apply")}
+        assert {(m["manager"], m["operation"]) for m in live["metadata"]["managedFields"]} == {
+            ("kubectl", "Apply"),
+            ("kubectl-last-applied", "Apply"),
+        }
     assert kubectl("diff", "-f", OBJECTS) == ""
 
 

@@ -59,7 +59,12 @@ def chart(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def helm(server: RunningServer, programs: Path, kubeconfig: Path, namespace: str, tmp_path: Path) -> Iterator[Helm]:
-    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "KUBECONFIG": str(kubeconfig), "HELM_NAMESPACE": namespace}
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "KUBECONFIG": str(kubeconfig),
+        "HELM_NAMESPACE": namespace,
+    }
 
     def run(*args: str, code: int = 0) -> str:
         done = subprocess.run(
@@ -128,7 +133,9 @@ def test_what_is_refused_leaves_a_failed_release(server: RunningServer, namespac
 
 
 def test_template_then_kubectl_apply(server: RunningServer, namespace: str, helm: Helm, chart: Path) -> None:
-    rendered = helm("template", "demo", str(chart), "--include-crds", "--dry-run=server", "--api-versions", "muster.dev/v1alpha1/Job")
+    rendered = helm(
+        "template", "demo", str(chart), "--include-crds", "--dry-run=server", "--api-versions", "muster.dev/v1alpha1/Job"
+    )
     # kubectl looks every kind up before it makes the first, so what needs a definition of the same stream comes the second time.
     first = server.kubectl("-n", namespace, "apply", "-f", "-", stdin=rendered, code=1, env={"HOME": str(chart)})
     assert first.count("ensure CRDs are installed first") == 2

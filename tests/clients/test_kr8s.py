@@ -111,7 +111,8 @@ def test_scale_status_and_wait(api: Any, namespace: str) -> None:
         """Stands in for the one that makes the pods: says that there are as many as wanted."""
         conditions = [{"type": "Available", "status": "True", "reason": "Up", "message": ""}]
         Deployment.get("web", namespace=namespace, api=api).patch(
-            {"status": {"observedGeneration": 2, "replicas": 3, "readyReplicas": 3, "conditions": conditions}}, subresource="status"
+            {"status": {"observedGeneration": 2, "replicas": 3, "readyReplicas": 3, "conditions": conditions}},
+            subresource="status",
         )
 
     acting = threading.Thread(target=controller)

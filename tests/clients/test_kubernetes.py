@@ -180,7 +180,13 @@ def test_status_scale_eviction_and_propagation(api: Any, core: Any, namespace: s
     apps.patch_namespaced_deployment_scale("shop", namespace, {"spec": {"replicas": 5}})
     assert apps.read_namespaced_deployment_scale("shop", namespace).spec.replicas == 5
 
-    owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "shop", "uid": made.metadata.uid, "blockOwnerDeletion": True}
+    owner = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "name": "shop",
+        "uid": made.metadata.uid,
+        "blockOwnerDeletion": True,
+    }
     core.create_namespaced_config_map(namespace, {"metadata": {"name": "owned", "ownerReferences": [owner]}})
     apps.delete_namespaced_deployment("shop", namespace, propagation_policy="Foreground")
 
@@ -220,7 +226,9 @@ def test_custom_objects(api: Any, namespace: str, widgets: str) -> None:
 
     job = {"metadata": {"name": "j"}, "kind": "Job", "spec": {"roles": [{"name": "worker", "command": ["true"]}]}}
     custom.create_namespaced_custom_object("muster.dev", "v1alpha1", namespace, "jobs", job)
-    custom.create_cluster_custom_object("kuscia.secretflow", "v1alpha1", "domains", {"kind": "Domain", "metadata": {"name": "zoe"}, "spec": {}})
+    custom.create_cluster_custom_object(
+        "kuscia.secretflow", "v1alpha1", "domains", {"kind": "Domain", "metadata": {"name": "zoe"}, "spec": {}}
+    )
     listed = custom.list_cluster_custom_object("kuscia.secretflow", "v1alpha1", "domains")
     assert "zoe" in {one["metadata"]["name"] for one in listed["items"]}
     custom.delete_cluster_custom_object("kuscia.secretflow", "v1alpha1", "domains", "zoe")
@@ -249,9 +257,7 @@ def test_dynamic_client_with_its_discovery_cache(api: Any, namespace: str, widge
     made = kind.create(body={"metadata": {"name": "d"}, "spec": {"size": 1}}, namespace=namespace)
     with pytest.raises(ConflictError):
         kind.create(body={"metadata": {"name": "d"}, "spec": {"size": 1}}, namespace=namespace)
-    patched = kind.patch(
-        name="d", namespace=namespace, body={"spec": {"size": 2}}, content_type="application/merge-patch+json"
-    )
+    patched = kind.patch(name="d", namespace=namespace, body={"spec": {"size": 2}}, content_type="application/merge-patch+json")
     assert patched.spec.size == 2
     applied = kind.server_side_apply(
         name="d", namespace=namespace, field_manager="tests", force_conflicts=True, body={"spec": {"size": 3}} | _named(widgets)

@@ -111,7 +111,9 @@ class HPAScalingPolicy(Native):
 class HPAScalingRules(Native):
     """How fast it may go in one direction."""
 
-    stabilization_window_seconds: Annotated[int | None, between(0, 3600), "How far back wishes are looked at, in seconds."] = None
+    stabilization_window_seconds: Annotated[int | None, between(0, 3600), "How far back wishes are looked at, in seconds."] = (
+        None
+    )
     select_policy: Annotated[str | None, _SELECT, "Which of the policies counts."] = None
     policies: Annotated[list[HPAScalingPolicy], ATOMIC, "How many pods may change within a time."] = []
     tolerance: Annotated[QuantityValue | None, "How far from the target is near enough, as a share."] = None
