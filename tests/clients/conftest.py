@@ -1,6 +1,6 @@
 """One real server for the whole package, ways to log in to it, and the programs that are not in the environment of the tests.
 
-The clients are imported inside the tests: some of them take a second to load, which whoever only collects tests need not wait for.
+The clients are imported inside the tests: some take a second to load, which whoever only collects tests need not wait for.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A small operator, run by `kopf run` as it stands: each Widget gets a ConfigMap of its own, and says in its status what it has.
+"""A small operator, run by `kopf run` as it stands: each Widget gets a ConfigMap of its own, and says in its status how it is.
 
 KOPF_TEST_LOG names a file into which it writes what its handlers were called for; KOPF_TEST_GROUP is the group of the kind.
 """

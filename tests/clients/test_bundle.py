@@ -40,8 +40,8 @@ def _outcomes(said: str) -> dict[str, int]:
     return {word: words.count(word) for word in dict.fromkeys(words)}
 
 
-# Client-side apply sends these again each time, on Kubernetes too: text of a secret that is written into its data, a selector that is
-# replaced as a whole, lists that are replaced as a whole and whose items have defaults. Nothing may come of it.
+# Client-side apply sends these again each time, on Kubernetes too: text of a secret that is written into its data, a selector
+# that is replaced as a whole, lists that are replaced as a whole and whose items have defaults. Nothing may come of it.
 SENT_AGAIN = {
     "secret/bundle-admin",
     "deployment.apps/bundle-controller",
@@ -86,7 +86,7 @@ def test_server_side_apply(kubectl: Kubectl) -> None:
 
 
 def test_from_client_side_to_server_side(kubectl: Kubectl) -> None:
-    """What a team does that changes its tool. The same values are owned by both, and kubectl gives what was its own to the new way.
+    """What a team does that changes its tool. The same values are owned by both, and kubectl hands over what was its own.
 
     Only what is owned as a whole and has defaults within it differs from what the manifest says, and has to be forced: on
     Kubernetes too.

@@ -136,7 +136,7 @@ def test_template_then_kubectl_apply(server: RunningServer, namespace: str, helm
     rendered = helm(
         "template", "demo", str(chart), "--include-crds", "--dry-run=server", "--api-versions", "muster.dev/v1alpha1/Job"
     )
-    # kubectl looks every kind up before it makes the first, so what needs a definition of the same stream comes the second time.
+    # kubectl looks every kind up before it makes the first: what needs a definition of the same stream comes the second time.
     first = server.kubectl("-n", namespace, "apply", "-f", "-", stdin=rendered, code=1, env={"HOME": str(chart)})
     assert first.count("ensure CRDs are installed first") == 2
     again = server.kubectl("-n", namespace, "apply", "-f", "-", stdin=rendered)

@@ -1,4 +1,4 @@
-"""An operator on `kopf`, run as its own process: handlers, finalizers, status, a restart in the middle, history that is gone."""
+"""An operator on `kopf`, run as its own process: handlers, finalizers, status, a restart in the middle, lost history."""
 
 from __future__ import annotations
 

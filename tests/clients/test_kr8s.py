@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -187,10 +186,10 @@ async def test_asyncio_and_watch(async_api: Any, namespace: str, server: Running
 
 
 @pytest.fixture
-def fleet(simulated: Path) -> Iterator[Any]:
+def fleet(simulated: Path) -> Any:
     import kr8s
 
-    yield kr8s.api(kubeconfig=str(simulated), namespace="default")
+    return kr8s.api(kubeconfig=str(simulated), namespace="default")
 
 
 def test_a_report_on_nodes_and_pods(fleet: Any) -> None:

@@ -1,4 +1,4 @@
-"""The official Python client, `kubernetes`: typed API, watch, patches, errors, `create_from_yaml`, leader election, informer."""
+"""The official Python client, `kubernetes`: typed API, watch, patches, errors, bundles, leader election, informer."""
 
 from __future__ import annotations
 

@@ -122,12 +122,16 @@ async def test_watch_resumes_and_hears_of_compaction(core: Any, namespace: str, 
                 break
     assert seen == [("ADDED", "0"), ("MODIFIED", "1")]
     await asyncio.to_thread(compact)
-    with pytest.raises(ApiException) as caught:
+
+    async def from_the_start() -> None:
         async with watch.Watch() as watching:
             async for _ in watching.stream(
                 core.list_namespaced_config_map, namespace, resource_version=start, timeout_seconds=5
             ):
-                break
+                return
+
+    with pytest.raises(ApiException) as caught:
+        await from_the_start()
     assert caught.value.status == 410
 
 

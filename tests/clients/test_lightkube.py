@@ -183,8 +183,8 @@ async def test_async_client(kubeconfig: Path, namespace: str) -> None:
 
 
 def test_a_bundle_is_kept_as_it_should_be(client: Any, widgets: str) -> None:
-    """The task: a small reconciler. It applies a bundle, again and again; what others own stays theirs, what it owns comes back,
-    what it no longer wants goes."""
+    """The task: a small reconciler. It applies a bundle, again and again; what others own stays theirs, what it owns comes
+    back, what it no longer wants goes."""
     from lightkube import codecs
     from lightkube.generic_resource import load_in_cluster_generic_resources
     from lightkube.resources.apps_v1 import Deployment

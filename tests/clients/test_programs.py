@@ -1,4 +1,4 @@
-"""Programs that are older than the server: kubectl 1.20 (of 2021) and 1.36, beside the newest in tests/server/test_kubectl.py."""
+"""A kubectl that is older than the server: 1.20 (of 2021) and 1.36; the newest is in tests/server/test_kubectl.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from tests.server.manifests import DEPLOYMENT, POD, widget
-from tests.server.running import RunningServer
 
 pytestmark = pytest.mark.slow
 

@@ -1,6 +1,6 @@
 """Kubernetes' `autoscaling/v2`: HorizontalPodAutoscaler. Pure.
 
-Kept, checked and defaulted as in Kubernetes, so that charts which bring one can be installed; a controller that scales is not here.
+Kept, checked and defaulted as in Kubernetes, so that charts which bring one can be installed; nothing here scales.
 """
 
 # ruff: noqa: RUF012 - msgspec gives each object an empty container of its own

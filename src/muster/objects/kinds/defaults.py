@@ -390,4 +390,4 @@ _STATUS: Final[Mapping[tuple[str, str], Raw]] = {
     ("batch", "Job"): {},
     ("batch", "CronJob"): {},
 }
-"""Kinds that always have a status in Kubernetes, though nobody has written one, and what is in it: clients rely on its being there."""
+"""Kinds that have a status in Kubernetes though nobody has written one, and what is in it: clients rely on its being there."""
