@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tests.objects.native.case import HOOK, LABELS, NEVER, RBAC, ROLE_REF, TEMPLATE, Case, spec
+from tests.objects.native.case import HOOK, LABELS, MAIN, NEVER, RBAC, ROLE_REF, TEMPLATE, Case, spec
+
+_HPA = "HorizontalPodAutoscaler"
+_SCALED = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
+_CPU = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}
 
 GROUPS = [
     Case("deployment", "apps", "Deployment", spec(selector=LABELS, template=TEMPLATE)),
@@ -45,6 +49,25 @@ GROUPS = [
         "spec.strategy.rollingUpdate.maxUnavailable",
     ),
     Case("stateful set", "apps", "StatefulSet", spec(selector=LABELS, template=TEMPLATE, serviceName="s")),
+    Case(
+        "stateful set mounts its claims",
+        "apps",
+        "StatefulSet",
+        spec(
+            selector=LABELS,
+            serviceName="s",
+            template={
+                "metadata": TEMPLATE["metadata"],
+                "spec": {"containers": [{**MAIN, "volumeMounts": [{"name": "data", "mountPath": "/data"}]}]},
+            },
+            volumeClaimTemplates=[
+                {
+                    "metadata": {"name": "data"},
+                    "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+                }
+            ],
+        ),
+    ),
     Case("daemon set", "apps", "DaemonSet", spec(selector=LABELS, template=TEMPLATE)),
     Case("job", "batch", "Job", spec(template=NEVER)),
     Case("job for ever", "batch", "Job", spec(template=TEMPLATE), "spec.template.spec.restartPolicy"),
@@ -74,6 +97,51 @@ GROUPS = [
     Case("budget", "policy", "PodDisruptionBudget", spec(minAvailable="50%", selector=LABELS), "", "1.21"),
     Case("budget both", "policy", "PodDisruptionBudget", spec(minAvailable=1, maxUnavailable=1), "spec", "1.21"),
     Case("budget percent", "policy", "PodDisruptionBudget", spec(minAvailable="half"), "spec.minAvailable", "1.21"),
+    Case("autoscaler", "autoscaling", _HPA, spec(scaleTargetRef=_SCALED, maxReplicas=3), "", "1.23"),
+    Case(
+        "autoscaler of nothing",
+        "autoscaling",
+        _HPA,
+        spec(scaleTargetRef={"kind": "", "name": "x"}, maxReplicas=3),
+        "spec.scaleTargetRef.kind",
+        "1.23",
+    ),
+    Case(
+        "autoscaler bounds",
+        "autoscaling",
+        _HPA,
+        spec(scaleTargetRef=_SCALED, minReplicas=4, maxReplicas=3),
+        "spec.maxReplicas",
+        "1.23",
+    ),
+    Case(
+        "autoscaler from none",
+        "autoscaling",
+        _HPA,
+        spec(scaleTargetRef=_SCALED, minReplicas=0, maxReplicas=3),
+        "spec.minReplicas",
+        "1.23",
+    ),
+    Case(
+        "autoscaler metric of another type",
+        "autoscaling",
+        _HPA,
+        spec(scaleTargetRef=_SCALED, maxReplicas=3, metrics=[{"type": "Pods", "resource": _CPU}]),
+        "spec.metrics[0].pods",
+        "1.23",
+    ),
+    Case(
+        "autoscaler target without a value",
+        "autoscaling",
+        _HPA,
+        spec(
+            scaleTargetRef=_SCALED,
+            maxReplicas=3,
+            metrics=[{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization"}}}],
+        ),
+        "spec.metrics[0].resource.target.averageUtilization",
+        "1.23",
+    ),
     Case("role", RBAC, "Role", {"rules": [{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]}),
     Case(
         "role without verbs",
