@@ -384,7 +384,8 @@ def test_a_submitter_follows_its_job_to_the_end(simulated: Path) -> None:
     with _client(simulated) as api:
         custom, of = CustomObjectsApi(api), ("muster.dev", "v1alpha1", "default", "jobs")
         made = custom.create_namespaced_custom_object(*of, SUBMITTED)
-        name, phases = made["metadata"]["name"], []
+        name = made["metadata"]["name"]
+        phases: list[str] = []
         assert name.startswith("nightly-")
         watching = watch.Watch()
         for event in watching.stream(
