@@ -142,4 +142,5 @@ def test_template_then_kubectl_apply(server: RunningServer, namespace: str, helm
     again = server.kubectl("-n", namespace, "apply", "-f", "-", stdin=rendered)
     assert again.count(" created\n") == 2
     assert server.kubectl("-n", namespace, "diff", "-f", "-", stdin=rendered) == ""
-    server.kubectl("-n", namespace, "delete", "--wait", "-f", "-", stdin=rendered)
+    # The definitions are deleted first, and take their objects with them.
+    server.kubectl("-n", namespace, "delete", "--wait", "--ignore-not-found", "-f", "-", stdin=rendered)
