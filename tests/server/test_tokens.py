@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.server.jws import VerifyKey, key_id_of
 from muster.server.tokens import (
     AUDIENCE,
     Identity,
@@ -25,6 +26,7 @@ from muster.server.tokens import (
 )
 
 _KEY = ec.generate_private_key(ec.SECP256R1())
+_KEYS = [VerifyKey(_KEY.public_key(), key_id_of(_KEY.public_key()))]
 _NOW = 1_800_000_000.0
 
 
@@ -89,13 +91,13 @@ _VALID = _token()
 
 
 def test_service_account_token() -> None:
-    claims = verify(_KEY.public_key(), _token(), _NOW)
+    claims = verify(_KEYS, _token(), _NOW)
     assert claims is not None
     assert (claims.namespace, claims.name, claims.uid, claims.audiences) == ("ns", "bot", "u1", (AUDIENCE,))
     assert (claims.bound_kind, claims.bound_name, claims.bound_uid) == ("Pod", "p", "u2")
-    assert verify(_KEY.public_key(), _token(), _NOW + 601) is None
-    assert verify(_KEY.public_key(), _token(), _NOW - 60) is None
-    assert verify(ec.generate_private_key(ec.SECP256R1()).public_key(), _token(), _NOW) is None
+    assert verify(_KEYS, _token(), _NOW + 601) is None
+    assert verify(_KEYS, _token(), _NOW - 60) is None
+    assert verify([VerifyKey(ec.generate_private_key(ec.SECP256R1()).public_key(), _KEYS[0].key_id)], _token(), _NOW) is None
 
 
 def _forged(header: object, *, signature: str = "") -> str:
@@ -121,7 +123,7 @@ def _forged(header: object, *, signature: str = "") -> str:
     ],
 )
 def test_forgeries(token: str) -> None:
-    assert verify(_KEY.public_key(), token, _NOW) is None
+    assert verify(_KEYS, token, _NOW) is None
 
 
 @given(st.integers(0, 400), st.integers(1, 255))
@@ -130,7 +132,7 @@ def test_no_changed_byte_passes(position: int, change: int) -> None:
     position %= len(token)
     token[position] = (token[position] + change) % 128
     changed = token.decode("ascii")
-    assert (verify(_KEY.public_key(), changed, _NOW) is not None) is (changed == _VALID)
+    assert (verify(_KEYS, changed, _NOW) is not None) is (changed == _VALID)
 
 
 def test_a_secret_says_for_whom_and_until_when() -> None:

@@ -1,4 +1,4 @@
-"""Who is asking: client certificates, random bearer tokens, service-account tokens; nobody else.
+"""Who is asking: client certificates, random bearer tokens, service-account tokens, tokens of OpenID Connect issuers.
 
 Concurrency: runs on the server's event loop. Reads of service accounts go to the store's memory.
 
@@ -14,19 +14,20 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from cryptography.hazmat.primitives.asymmetric import ec
-
 from muster.objects.status import BadRequest, Unauthorized
 from muster.objects.time import Clock
 from muster.server.authorization import AUTHENTICATED, UNAUTHENTICATED, Authorizer, forbidden, impersonation_questions
 from muster.server.config import ServerLimits
+from muster.server.jws import TOKEN_CHARS_MAX
 from muster.server.node_index import NODE_USER_PREFIX, serial_of_peer
+from muster.server.oidc import OidcTokens, TokenRefused
+from muster.server.token_keys import TokenKeys
 from muster.server.tokens import (
     AUDIENCE,
-    TOKEN_CHARS_MAX,
     Identity,
     ServiceAccountClaims,
     TokenTable,
+    service_account_extra,
     service_account_groups,
     service_account_user,
     verify,
@@ -46,24 +47,35 @@ UidOf = Callable[[str, str, str], Awaitable[str | None]]
 """(kind, namespace, name) to the uid of that object in the store, None when it is not there or is being deleted."""
 
 
+class CredentialsRefused(Unauthorized):
+    """The client learns no more than that; `why` is for the audit log."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__("Unauthorized")
+        self.why = why
+
+
 class Authenticator:
     def __init__(
         self,
         *,
         tokens: TokenTable,
-        token_key: ec.EllipticCurvePublicKey,
+        token_keys: TokenKeys,
+        oidc: OidcTokens,
         uid_of: UidOf,
         clock: Clock,
         limits: ServerLimits,
         check_node: CheckNode,
     ) -> None:
         self._tokens = tokens
-        self._token_key = token_key
+        self._token_keys = token_keys
+        self._oidc = oidc
         self._uid_of = uid_of
         self._check_node = check_node
         self._clock = clock
         self._verified_max = limits.token_cache_max
         self._verified: OrderedDict[bytes, ServiceAccountClaims] = OrderedDict()
+        self._verified_by = token_keys.public
 
     async def authenticate(self, authorization: str, peer: Mapping[str, Any] | None) -> Actor | None:
         """The user behind a request; None when it carries no credentials. Unauthorized when they are wrong."""
@@ -73,23 +85,26 @@ class Authenticator:
         if identity is None and authorization:
             scheme, _, token = authorization.partition(" ")
             if scheme.lower() == "bearer" and token.strip():
-                identity = await self.identity_of_token(token.strip())
+                try:
+                    identity = await self.identity_of_token(token.strip())
+                except TokenRefused as error:
+                    raise CredentialsRefused(f"bearer token: {error}") from None
             if identity is None:
-                raise Unauthorized("Unauthorized")
-        if identity is None:
-            return None
-        groups = tuple(dict.fromkeys((*identity.groups, AUTHENTICATED)))
-        return Actor(user=identity.user, uid=identity.uid, groups=groups)
+                raise CredentialsRefused(f"invalid {scheme[:20].lower()} credentials")
+        return None if identity is None else actor_of(identity)
 
     async def identity_of_token(self, token: str, audiences: Sequence[str] = (AUDIENCE,)) -> Identity | None:
-        """Who a bearer token stands for, if it is valid now for one of `audiences`."""
+        """Who a bearer token stands for, if it is valid now for one of `audiences`. TokenRefused tells more than None."""
         if not token or len(token) > TOKEN_CHARS_MAX or not token.isascii():
             return None
         found = self._tokens.find(token, self._clock())
         if found is not None:
             return found if AUDIENCE in audiences else None
         claims = self._claims(token)
-        if claims is None or not set(claims.audiences) & set(audiences):
+        if claims is None:
+            # Its audience is the issuer's business; here it is a credential for this server, like a random one.
+            return await self._oidc.identity(token) if AUDIENCE in audiences else None
+        if not set(claims.audiences) & set(audiences):
             return None
         if await self._uid_of("ServiceAccount", claims.namespace, claims.name) != claims.uid:
             return None
@@ -97,10 +112,14 @@ class Authenticator:
             return None
         user = service_account_user(claims.namespace, claims.name)
         groups = service_account_groups(claims.namespace)
-        return Identity(user=user, uid=claims.uid, groups=groups, audiences=claims.audiences)
+        extra = service_account_extra(claims)
+        return Identity(user=user, uid=claims.uid, groups=groups, audiences=claims.audiences, extra=extra)
 
     def _claims(self, token: str) -> ServiceAccountClaims | None:
         """Verified claims; the signature of a token that was seen before is not checked again."""
+        if self._token_keys.public is not self._verified_by:
+            self._verified.clear()
+            self._verified_by = self._token_keys.public
         key = hashlib.sha256(token.encode()).digest()
         now = self._clock()
         claims = self._verified.get(key)
@@ -109,12 +128,17 @@ class Authenticator:
                 del self._verified[key]
                 return None
             return claims
-        claims = verify(self._token_key, token, now)
+        claims = verify(self._token_keys.public, token, now)
         if claims is not None:
             self._verified[key] = claims
             if len(self._verified) > self._verified_max:
                 self._verified.popitem(last=False)
         return claims
+
+
+def actor_of(identity: Identity) -> Actor:
+    groups = tuple(dict.fromkeys((*identity.groups, AUTHENTICATED)))
+    return Actor(user=identity.user, uid=identity.uid, groups=groups, extra=identity.extra)
 
 
 def identity_of_certificate(peer: Mapping[str, Any] | None) -> Identity | None:

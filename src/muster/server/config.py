@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from muster.objects.time import Clock, wall_clock
+from muster.server.oidc_settings import AuthenticationSettings
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -91,6 +92,9 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     audit_file_bytes_max: int = 100 * MIB
     audit_files_max: int = 5
     audit_buffer_lines_max: int = 20_000
+    audit_buffer_bytes_max: int = 64 * MIB
+    audit_event_bytes_max: int = 100 * KIB
+    """An event with bodies larger than this is written without them, and says so; as in Kubernetes."""
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +115,12 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How often a running server looks whether its certificates are to be renewed."""
     stop_grace_s: float = 10.0
     """On stop: time for requests in flight to finish before they are cut."""
+    authentication: AuthenticationSettings = AuthenticationSettings()
+    """Which issuers of OpenID Connect tokens are trusted."""
+    audit_policy_path: Path | None = None
+    """Which requests the audit log tells how much about; of all of them their metadata without it."""
+    settings_check_interval_s: float = 10.0
+    """How often a running server looks whether its issuers or the keys of its tokens have changed on disk."""
     clock: Clock = wall_clock
 
     @property

@@ -132,7 +132,7 @@ class Memory:
     async def uid_of(self, kind: str, namespace: str, name: str) -> str | None:
         """The uid of a core object that is there and not being deleted."""
         try:
-            record = self._store.get_record(self._store.catalog.by_kind("", kind), name, namespace)
+            record = self._store.get_record(self._store.catalog.by_kind("", kind), name, None if kind == "Node" else namespace)
         except NotFound:
             return None
         return None if record.deleting else record.uid

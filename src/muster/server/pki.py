@@ -4,7 +4,7 @@
     server.crt server.key   for loopback, the listen host and what the configuration adds; one year
     admin.crt admin.key     CN=admin O=system:masters, for clients that prefer certificates; one year
     apiserver-client.*      CN=system:apiserver, with which this server asks the agents of nodes for logs; one year
-    sa.key                  signs service-account tokens
+    sa.key                  signs service-account tokens; see `token_keys`
 
 Concurrency: called from one thread, at start and from the renewal task. Files are replaced atomically (a crash leaves the old
 or the new one) and keys are readable by their owner only. A leaf is renewed when a third of its life is left, when the names
@@ -51,7 +51,6 @@ class Pki:
         self.directory = directory
         self._clock = clock
         self._ca: Authority
-        self.token_key: Key
         self._own_names: frozenset[str] = frozenset()
 
     @classmethod
@@ -62,12 +61,7 @@ class Pki:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             directory.chmod(0o700)
             pki._load_authority()
-            pki.token_key = pki._load_or_make_key("sa")
-            if pki.token_key.curve.name != TOKEN_CURVE:
-                raise PkiError(
-                    f"{directory / 'sa.key'}: its curve is {pki.token_key.curve.name}, and tokens are signed on {TOKEN_CURVE}; "
-                    "restore it from a backup, or remove it (tokens of service accounts then have to be made anew)"
-                )
+            pki._load_or_make_key("sa")
             pki.renew(names)
         except OSError as error:
             raise PkiError(
@@ -216,7 +210,7 @@ class Pki:
         if not (cert_path.exists() and key_path.exists()):
             return True
         try:
-            cert, key = _read_cert(cert_path), _read_key(key_path)
+            cert, key = _read_cert(cert_path), read_key(key_path)
             cert.verify_directly_issued_by(self._ca.certificate)
         except (PkiError, InvalidSignature, ValueError, TypeError):
             return True  # a leaf that can't be read is simply made anew: nobody pins it
@@ -249,7 +243,7 @@ class Pki:
     def _load_or_make_key(self, stem: str) -> Key:
         path = self.directory / f"{stem}.key"
         if path.exists():
-            return _read_key(path)
+            return read_key(path)
         key = new_key()
         replace_file(path, key_pem(key))
         return key
@@ -275,7 +269,7 @@ def _read_cert(path: Path) -> x509.Certificate:
         raise PkiError(f"{path}: not a certificate in PEM ({error}); restore it from a backup") from error
 
 
-def _read_key(path: Path) -> Key:
+def read_key(path: Path) -> Key:
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except (ValueError, TypeError) as error:

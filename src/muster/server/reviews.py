@@ -10,11 +10,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from muster.objects.status import BadRequest, Cause, Invalid, Raw
-from muster.server.authentication import Authenticator
-from muster.server.authorization import AUTHENTICATED, Authorizer
+from muster.server.authentication import Authenticator, actor_of
+from muster.server.authorization import Authorizer
 from muster.server.exchange import Request, Response
 from muster.server.handlers import ResourceHandlers
 from muster.server.negotiation import encode, negotiate
+from muster.server.oidc import TokenRefused
 from muster.server.rbac import Attributes, rule_raw
 from muster.server.tokens import AUDIENCE
 from muster.store.embedded.admission import Actor
@@ -128,11 +129,13 @@ class Reviews:
         if not spec.token:
             raise _invalid(raw, "spec.token", "Required value: the token to look at")
         audiences = tuple(spec.audiences) or (AUDIENCE,)
-        identity = await self._authenticator.identity_of_token(spec.token, audiences)
         status: Raw = {"authenticated": False, "user": {}}
+        try:
+            identity = await self._authenticator.identity_of_token(spec.token, audiences)
+        except TokenRefused as error:
+            identity, status["error"] = None, f"bearer token: {error}"
         if identity is not None:
-            groups = (*identity.groups, AUTHENTICATED)
-            status = {"authenticated": True, "user": _user_info(Actor(identity.user, identity.uid, groups))}
+            status = {"authenticated": True, "user": _user_info(actor_of(identity))}
             if spec.audiences:
                 # Only those that the token is for: a reviewer looks for its own name here.
                 status["audiences"] = [audience for audience in audiences if audience in identity.audiences]

@@ -64,10 +64,12 @@ def default_roles(catalog: Catalog) -> list[Raw]:
                 _rule(["authorization.k8s.io"], ["subjectaccessreviews"], ["create"]),
             ],
         ),
+        _role("system:service-account-issuer-discovery", [{"nonResourceURLs": _ISSUER, "verbs": ["get"]}]),
         *_muster_roles(catalog),
     ]
 
 
+_ISSUER = [path + end for path in ("/.well-known/openid-configuration", "/openid/v1/jwks") for end in ("", "/")]
 _PUBLIC = ["/healthz", "/livez", "/readyz", "/version", "/version/"]
 _DISCOVERY = [
     "/",
@@ -157,6 +159,9 @@ def default_bindings() -> list[Raw]:
         _binding("system:discovery", "system:discovery", [AUTHENTICATED]),
         _binding("system:public-info-viewer", "system:public-info-viewer", [AUTHENTICATED, UNAUTHENTICATED]),
         _binding("system:monitoring", "system:monitoring", ["system:monitoring"]),
+        _binding(
+            "system:service-account-issuer-discovery", "system:service-account-issuer-discovery", ["system:serviceaccounts"]
+        ),
         _binding("muster:controller", "muster:controller", ["muster:controllers"]),
     ]
 

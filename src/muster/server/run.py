@@ -48,11 +48,13 @@ from muster.server.metrics import Metrics
 from muster.server.node_access import NodeAccess
 from muster.server.node_index import NODE_USER_PREFIX
 from muster.server.node_restriction import NodeDeletion, NodeRestriction
+from muster.server.oidc import OidcTokens
 from muster.server.pki import Pki
 from muster.server.queue_acts import QueueActs, by_rbac
 from muster.server.reviews import Reviews
 from muster.server.routes import Routes
 from muster.server.subresources import Subresources
+from muster.server.token_keys import IssuerDiscovery, TokenKeys
 from muster.server.tokens import TOKEN_PREFIX, new_token, token_hash
 from muster.server.user_access import UserAccess
 from muster.server.who_am_i import WhoAmI
@@ -88,6 +90,8 @@ class Server:
         self.pki: Pki
         self._entropy = entropy
         self._listener: Listener
+        self._token_keys: TokenKeys
+        self._oidc: OidcTokens
         self._keeper: Keeper
         self._undo = contextlib.AsyncExitStack()
         self._stopped = asyncio.Event()
@@ -123,7 +127,7 @@ class Server:
     # --- life
 
     async def start(self) -> None:
-        """Raises StoreError, PkiError or ListenError, with nothing left running."""
+        """Raises StoreError, PkiError, SettingsError or ListenError, with nothing left running."""
         assert not self._is_started, "a server is started once"
         try:
             await self._start()
@@ -141,6 +145,10 @@ class Server:
         self.store = await EmbeddedStore.open(config.store_dir, clock=config.clock, entropy=self._entropy, admission=hooks)
         self._undo.push_async_callback(self.store.close)
         self.pki = await asyncio.to_thread(Pki.ensure, config.pki_dir, config.clock, self._certificate_names())
+        self._token_keys = await asyncio.to_thread(TokenKeys, config.pki_dir, config.clock, config.limits.token_lifetime_max_s)
+        issuers = await asyncio.to_thread(config.authentication.load)
+        self._oidc = OidcTokens(issuers, config.clock, cached_max=config.limits.token_cache_max)
+        self._undo.push_async_callback(self._oidc.close)
         self.memory = Memory(self.store, config.clock)
         self.memory.start()
         authorizer = Authorizer(self.memory.rbac, [NodeAccess(self.memory.nodes), UserAccess(self.memory.people)])
@@ -177,13 +185,17 @@ class Server:
         self._undo.push_async_callback(self._keeper.stop)
         renewal = asyncio.get_running_loop().create_task(self._renew_certificates(context))
         self._undo.push_async_callback(_cancel, renewal)
+        following = asyncio.get_running_loop().create_task(self._follow_settings())
+        self._undo.push_async_callback(_cancel, following)
+        self._oidc.warm_up()
         write_kubeconfig(config.kubeconfig_path, server=self.url, ca=self.pki.ca_pem, token=token)
 
     def _application(self, authorizer: Authorizer, audit: AuditLog | None) -> App:
         config = self.config
         authenticator = Authenticator(
             tokens=self.memory.tokens,
-            token_key=self.pki.token_key.public_key(),
+            token_keys=self._token_keys,
+            oidc=self._oidc,
             uid_of=self.memory.uid_of,
             clock=config.clock,
             limits=config.limits,
@@ -194,7 +206,7 @@ class Server:
         Subresources(
             self.handlers,
             self.store,
-            token_key=self.pki.token_key,
+            token_keys=self._token_keys,
             clock=config.clock,
             limits=config.limits,
             entropy=self._entropy,
@@ -209,11 +221,14 @@ class Server:
             self.store, self.pki, self.memory.nodes, clock=config.clock, limits=config.limits, metrics=self.metrics
         )
         backups = Backups(self.store, clock=config.clock, limits=config.limits, metrics=self.metrics)
+        own = [
+            *WhoAmI(self.memory.people).routes(),
+            *IssuerDiscovery(self._token_keys, lambda: self.url).routes(),
+            *backups.routes(),
+        ]
         app = App(
             handlers=self.handlers,
-            routes=routes.application(
-                [*self.extra_routes, *joining.routes(), *WhoAmI(self.memory.people).routes(), *backups.routes()]
-            ),
+            routes=routes.application([*self.extra_routes, *joining.routes(), *own]),
             authenticator=authenticator,
             authorizer=authorizer,
             flow=Flow(config.limits, self.metrics),
@@ -264,6 +279,23 @@ class Server:
             else:
                 if renewed:
                     log.info("certificates renewed", names=renewed)
+
+    async def _follow_settings(self) -> None:
+        """Take up issuers and keys as they change on disk. What can't be used changes nothing, and is said once."""
+        said = ""
+        while True:
+            await asyncio.sleep(self.config.settings_check_interval_s)
+            try:
+                if self._oidc.replace(await asyncio.to_thread(self.config.authentication.load)):
+                    log.info("issuers of tokens changed")
+                    self._oidc.warm_up()
+                if await asyncio.to_thread(self._token_keys.reload):
+                    log.info("keys of service-account tokens changed", keys=[key.key_id for key in self._token_keys.public])
+                said = ""
+            except Exception as error:  # noqa: BLE001 - the root of a task; the settings of before stay
+                if str(error) != said:
+                    log.error("changed settings are not taken up", error=str(error))
+                said = str(error)
 
     async def settled(self) -> None:
         """Until the server has done what follows from the writes so far. For tests and orderly ends."""

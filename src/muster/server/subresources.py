@@ -5,25 +5,27 @@ Concurrency: stateless handlers on the event loop, registered with `register`. `
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 from muster.objects.patch.json_patch import apply_json_patch
 from muster.objects.patch.merge import apply_merge_patch
 from muster.objects.resources import Resource
-from muster.objects.status import BadRequest, Cause, Invalid, MethodNotAllowed, Raw
+from muster.objects.status import BadRequest, Cause, Invalid, MethodNotAllowed, NotFound, Raw
 from muster.objects.time import Clock, format_time
+from muster.server.admission import DEFAULT_ACCOUNT
 from muster.server.config import ServerLimits
 from muster.server.exchange import Request, Response
 from muster.server.handlers import ResourceHandlers, success
 from muster.server.negotiation import encode, negotiate, patch_type
 from muster.server.options import write_options
-from muster.server.tokens import AUDIENCE, service_account_claims, sign
+from muster.server.token_keys import TokenKeys
+from muster.server.tokens import AUDIENCE, BOUND_KINDS, service_account_claims, sign
 from muster.store.contract import PatchType
 from muster.store.embedded import EmbeddedStore
 
 _INTERACTIVE = ("exec", "attach", "portforward", "proxy")
-_BOUND_KINDS = ("Pod", "Secret")
 
 
 class Subresources:
@@ -32,14 +34,14 @@ class Subresources:
         handlers: ResourceHandlers,
         store: EmbeddedStore,
         *,
-        token_key: Any,
+        token_keys: TokenKeys,
         clock: Clock,
         limits: ServerLimits,
         entropy: Callable[[int], bytes],
     ) -> None:
         self._handlers = handlers
         self._store = store
-        self._token_key = token_key
+        self._token_keys = token_keys
         self._clock = clock
         self._limits = limits
         self._entropy = entropy
@@ -140,6 +142,7 @@ class Subresources:
         if not isinstance(audiences, list) or not all(isinstance(a, str) and a for a in audiences):
             raise _invalid("TokenRequest", info.name, "spec.audiences", "Invalid value: must be a list of texts")
         now_s = self._clock()
+        bound, node = self._bound(request, _part(spec, "boundObjectRef"))
         claims = service_account_claims(
             namespace=info.namespace,
             name=info.name,
@@ -148,29 +151,41 @@ class Subresources:
             now_s=now_s,
             lifetime_s=lifetime_s,
             token_id=self._entropy(16).hex(),
-            bound=self._bound(request, _part(spec, "boundObjectRef")),
+            bound=bound,
+            node=node,
         )
         answer = {
             "kind": "TokenRequest",
             "apiVersion": "authentication.k8s.io/v1",
             "metadata": {"name": info.name, "namespace": info.namespace, "creationTimestamp": format_time(now_s)},
             "spec": {**spec, "audiences": audiences, "expirationSeconds": lifetime_s},
-            "status": {"token": sign(self._token_key, claims), "expirationTimestamp": format_time(now_s + lifetime_s)},
+            "status": {"token": sign(self._token_keys.signing, claims), "expirationTimestamp": format_time(now_s + lifetime_s)},
         }
         return Response(code=201, body=encode(answer, form), content_type=form.content_type)
 
-    def _bound(self, request: Request, ref: Raw) -> tuple[str, str, str] | None:
+    def _bound(self, request: Request, ref: Raw) -> tuple[tuple[str, str, str] | None, tuple[str, str] | None]:
+        """What the token ends with, and the node (name, uid) of a pod that has one."""
         if not ref:
-            return None
+            return None, None
+        info = request.info
         kind, name, uid = (str(ref.get(key) or "") for key in ("kind", "name", "uid"))
-        if kind not in _BOUND_KINDS:
-            message = f'Unsupported value: "{kind:.80}": supported values: {", ".join(_BOUND_KINDS)}'
-            raise _invalid("TokenRequest", request.info.name, "spec.boundObjectRef.kind", message)
-        bound = self._store.get_record(self._resource("", kind), name, request.info.namespace)
+        if kind not in BOUND_KINDS:
+            message = f'Unsupported value: "{kind:.80}": supported values: {", ".join(BOUND_KINDS)}'
+            raise _invalid("TokenRequest", info.name, "spec.boundObjectRef.kind", message)
+        bound = self._store.get_record(self._resource("", kind), name, None if kind == "Node" else info.namespace)
         if uid and uid != bound.uid:
             message = f'Invalid value: "{uid:.80}": {kind} "{name}" has uid {bound.uid}'
-            raise _invalid("TokenRequest", request.info.name, "spec.boundObjectRef.uid", message)
-        return kind, name, bound.uid
+            raise _invalid("TokenRequest", info.name, "spec.boundObjectRef.uid", message)
+        node = None
+        if kind == "Pod":
+            spec = _part(bound.raw(), "spec")
+            if (spec.get("serviceAccountName") or DEFAULT_ACCOUNT) != info.name:
+                message = f'Invalid value: "{name}": the pod runs as "{spec.get("serviceAccountName")}", not as "{info.name}"'
+                raise _invalid("TokenRequest", info.name, "spec.boundObjectRef.name", message)
+            with contextlib.suppress(NotFound):
+                where = str(spec.get("nodeName") or "")
+                node = (where, self._store.get_record(self._resource("", "Node"), where).uid) if where else None
+        return (kind, name, bound.uid), node
 
     # --- scale
 

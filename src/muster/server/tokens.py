@@ -3,6 +3,7 @@
 - A *random* token is 256 bits of entropy. Its SHA-256 lies in a Secret of type `muster.dev/token-hash` in `kube-system`, with
   the user and groups it stands for; the clear text is shown once and never stored by the server. Comparison is constant-time.
 - A *service-account* token is a JWT signed with ES256 by the key in `pki/sa.key`; it names the account's uid and dies with it.
+  Tokens that an earlier key signed are good until they expire (`token_keys`).
 
 Concurrency: plain values and pure functions; the clock and the entropy are handed in.
 """
@@ -16,22 +17,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 
 from muster.objects.names import NAMESPACE_SYSTEM
 from muster.objects.status import Raw
+from muster.server import jws
 
 TOKEN_SECRET_TYPE = "muster.dev/token-hash"  # noqa: S105 - the type of a Secret, not a secret
 TOKEN_NAMESPACE = NAMESPACE_SYSTEM
 """Such Secrets elsewhere mean nothing."""
 TOKEN_PREFIX = "muster-"  # noqa: S105 - lets scanners recognise a leaked token
-TOKEN_CHARS_MAX = 8192
+BOUND_KINDS = ("Pod", "Secret", "Node")
+"""What a token may be bound to, so that it ends with it."""
 ISSUER = "https://kubernetes.default.svc"
 AUDIENCE = ISSUER
-_P256_BYTES = 32
 _HEX = frozenset("0123456789abcdef")
 
 
@@ -44,6 +43,7 @@ class Identity(msgspec.Struct, frozen=True):
     expires_s: float | None = None
     audiences: tuple[str, ...] = (AUDIENCE,)
     """For whom the credential is meant."""
+    extra: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
 
 
 class ServiceAccountClaims(msgspec.Struct, frozen=True):
@@ -57,6 +57,10 @@ class ServiceAccountClaims(msgspec.Struct, frozen=True):
     bound_kind: str = ""
     bound_name: str = ""
     bound_uid: str = ""
+    node_name: str = ""
+    node_uid: str = ""
+    """Of the node on which the pod runs that it is bound to."""
+    token_id: str = ""
 
 
 def new_token(entropy: bytes) -> str:
@@ -147,30 +151,26 @@ class TokenTable:
 
 def sign(key: ec.EllipticCurvePrivateKey, claims: Raw) -> str:
     """A JWT with ES256."""
-    signed = f"{_b64(msgspec.json.encode({'alg': 'ES256', 'typ': 'JWT'}))}.{_b64(msgspec.json.encode(claims))}"
-    r, s = decode_dss_signature(key.sign(signed.encode(), ec.ECDSA(hashes.SHA256())))
-    return f"{signed}.{_b64(r.to_bytes(_P256_BYTES, 'big') + s.to_bytes(_P256_BYTES, 'big'))}"
+    return jws.sign_es256(key, claims)
 
 
-def verify(key: ec.EllipticCurvePublicKey, token: str, now_s: float) -> ServiceAccountClaims | None:
-    """The claims of a token that we signed and that is valid now; None otherwise. Only ES256 is ever accepted."""
-    parts = token.split(".")
-    if len(parts) != 3 or len(token) > TOKEN_CHARS_MAX:
+def verify(keys: Sequence[jws.VerifyKey], token: str, now_s: float) -> ServiceAccountClaims | None:
+    """The claims of a token that we signed with one of `keys` and that is valid now; None otherwise."""
+    parsed = jws.parse(token)
+    # Who issued it first: tokens of others are many, and checking a signature is what costs.
+    if parsed is None or parsed.issuer != ISSUER or not jws.verified_by(parsed, keys):
         return None
     try:
-        header = msgspec.json.decode(_unb64(parts[0]))
-        signature = _unb64(parts[2])
-        if not isinstance(header, dict) or header.get("alg") != "ES256" or len(signature) != 2 * _P256_BYTES:
-            return None
-        r, s = int.from_bytes(signature[:_P256_BYTES], "big"), int.from_bytes(signature[_P256_BYTES:], "big")
-        key.verify(encode_dss_signature(r, s), f"{parts[0]}.{parts[1]}".encode(), ec.ECDSA(hashes.SHA256()))
-        claims = msgspec.json.decode(_unb64(parts[1]), type=_Claims)
-    except (ValueError, InvalidSignature, msgspec.MsgspecError):
+        claims = msgspec.convert(parsed.claims, _Claims)
+    except (ValueError, OverflowError, msgspec.ValidationError):
         return None
-    if claims.iss != ISSUER or not claims.nbf <= now_s + 1 or not now_s < claims.exp:
+    if not claims.nbf <= now_s + 1 or not now_s < claims.exp:
         return None
     about = claims.kubernetes
-    bound_kind, bound = next(((k, v) for k, v in (("Pod", about.pod), ("Secret", about.secret)) if v is not None), ("", _Ref()))
+    bound_kind, bound = next(
+        ((kind, ref) for kind, ref in zip(BOUND_KINDS, (about.pod, about.secret, about.node), strict=True) if ref is not None),
+        ("", _Ref()),
+    )
     return ServiceAccountClaims(
         namespace=about.namespace,
         name=about.serviceaccount.name,
@@ -180,6 +180,9 @@ def verify(key: ec.EllipticCurvePublicKey, token: str, now_s: float) -> ServiceA
         bound_kind=bound_kind,
         bound_name=bound.name,
         bound_uid=bound.uid,
+        node_name=about.node.name if about.node is not None else "",
+        node_uid=about.node.uid if about.node is not None else "",
+        token_id=claims.jti,
     )
 
 
@@ -193,11 +196,14 @@ def service_account_claims(
     lifetime_s: int,
     token_id: str,
     bound: tuple[str, str, str] | None = None,
+    node: tuple[str, str] | None = None,
 ) -> Raw:
-    """`bound` is (kind, name, uid) of the Pod or Secret whose end is also the token's."""
+    """`bound` is (kind, name, uid) of the object whose end is also the token's; `node` (name, uid) of where that pod runs."""
     about: Raw = {"namespace": namespace, "serviceaccount": {"name": name, "uid": uid}}
     if bound:
         about[bound[0].lower()] = {"name": bound[1], "uid": bound[2]}
+    if node:
+        about["node"] = {"name": node[0], "uid": node[1]}
     return {
         "iss": ISSUER,
         "sub": service_account_user(namespace, name),
@@ -218,6 +224,15 @@ def service_account_groups(namespace: str) -> tuple[str, ...]:
     return ("system:serviceaccounts", f"system:serviceaccounts:{namespace}")
 
 
+def service_account_extra(claims: ServiceAccountClaims) -> dict[str, tuple[str, ...]]:
+    """What Kubernetes tells about a token beside whose it is: its id, and the pod and node that it is bound to."""
+    extra = {"credential-id": f"JTI={claims.token_id}" if claims.token_id else ""}
+    if claims.bound_kind == "Pod":
+        extra |= {"pod-name": claims.bound_name, "pod-uid": claims.bound_uid}
+    extra |= {"node-name": claims.node_name, "node-uid": claims.node_uid}
+    return {f"authentication.kubernetes.io/{key}": (value,) for key, value in extra.items() if value}
+
+
 class _Ref(msgspec.Struct):
     name: str = ""
     uid: str = ""
@@ -228,22 +243,13 @@ class _About(msgspec.Struct):
     serviceaccount: _Ref
     pod: _Ref | None = None
     secret: _Ref | None = None
+    node: _Ref | None = None
 
 
-class _Claims(msgspec.Struct):
+class _Claims(msgspec.Struct, kw_only=True):
     iss: str
     aud: list[str]
     exp: float
     nbf: float
+    jti: str = ""
     kubernetes: _About = msgspec.field(name="kubernetes.io")
-
-
-def _b64(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
-
-
-def _unb64(text: str) -> bytes:
-    data = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    if _b64(data) != text:
-        raise ValueError("not in its one canonical form")
-    return data
