@@ -1,4 +1,4 @@
-"""The audit log: one line per request, rotation, and what never appears in it."""
+"""The audit log: events by policy and level, rotation, and what never appears in it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from muster.server import audit_policy
 from muster.server.audit import AuditLog
+from muster.server.audit_policy import Level
 from muster.server.config import ServerLimits
+from muster.server.paths import RequestInfo, request_info
+from muster.server.run import Server
+from muster.server.settings_files import SettingsError
 from tests.server.running import running
 
 
@@ -29,15 +36,238 @@ def test_who_did_what_and_how_it_ended(tmp_path: Path) -> None:
     for hidden in ("hunter2hunter2", token, "wrong-token-value"):
         assert hidden not in text
     lines = _lines(tmp_path / "audit" / "audit.jsonl")
+    assert {(line["kind"], line["apiVersion"], line["level"]) for line in lines} == {("Event", "audit.k8s.io/v1", "Metadata")}
     created, missing, refused, unknown, started, ended = lines
-    assert (created["user"], created["verb"], created["code"], created["stage"]) == ("admin", "create", 201, "complete")
-    assert created["object"]["resource"] == "secrets"
-    assert created["ms"] > 0
-    assert (missing["code"], missing["reason"], missing["agent"]) == (404, "NotFound", "probe/1")
-    assert (refused["user"], refused["impersonator"], refused["code"]) == ("bob", "admin", 403)
-    assert (unknown["user"], unknown["code"]) == ("", 401)
-    assert (started["stage"], ended["stage"], started["id"]) == ("started", "complete", ended["id"])
-    assert len({line["id"] for line in lines}) == 5
+    assert (created["user"]["username"], created["verb"], created["stage"]) == ("admin", "create", "ResponseComplete")
+    assert created["objectRef"] == {"resource": "secrets", "namespace": "default", "name": "s", "apiVersion": "v1"}
+    assert created["responseStatus"] == {"metadata": {}, "code": 201}
+    assert created["sourceIPs"] == ["127.0.0.1"]
+    assert created["requestReceivedTimestamp"] <= created["stageTimestamp"]
+    assert created["annotations"]["authorization.k8s.io/decision"] == "allow"
+    assert missing["responseStatus"] == {"metadata": {}, "code": 404, "status": "Failure", "reason": "NotFound"}
+    assert missing["userAgent"] == "probe/1"
+    assert (refused["user"]["username"], refused["impersonatedUser"]["username"]) == ("admin", "bob")
+    assert (refused["responseStatus"]["code"], refused["annotations"]["authorization.k8s.io/decision"]) == (403, "forbid")
+    assert (unknown["user"], unknown["responseStatus"]["code"]) == ({}, 401)
+    assert (started["stage"], ended["stage"]) == ("ResponseStarted", "ResponseComplete")
+    assert started["auditID"] == ended["auditID"]
+    assert len({line["auditID"] for line in lines}) == 5
+
+
+def test_the_id_of_a_request_is_its_clients_where_it_gives_one(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        assert server.request("GET", "/version", headers={"Audit-ID": "0f-1"}).headers["audit-id"] == "0f-1"
+        for bad in ("x" * 65, "a b", '"'):
+            assert server.request("GET", "/version", headers={"Audit-ID": bad}).headers["audit-id"] != bad
+    assert _lines(tmp_path / "audit" / "audit.jsonl")[0]["auditID"] == "0f-1"
+
+
+# --- policies
+
+HEAD = "apiVersion: audit.k8s.io/v1\nkind: Policy\n"
+
+
+def _info(text: str) -> RequestInfo:
+    """`GET /path`."""
+    method, _, path = text.partition(" ")
+    return request_info(method, path.encode())
+
+
+@pytest.mark.parametrize(
+    ("rule", "request_", "user", "groups", "fits"),
+    [
+        ("level: Request", "GET /api/v1/pods", "a", (), True),
+        ("level: Request", "GET /healthz", "", (), True),
+        ("level: Request, users: [a]", "GET /healthz", "a", (), True),
+        ("level: Request, users: [b]", "GET /healthz", "a", (), False),
+        ("level: Request, users: [a]", "GET /healthz", "", (), False),
+        ("level: Request, userGroups: [g, h]", "GET /healthz", "a", ("h",), True),
+        ("level: Request, userGroups: [g]", "GET /healthz", "a", ("h",), False),
+        ("level: Request, verbs: [list]", "GET /api/v1/pods", "a", (), True),
+        ("level: Request, verbs: [get]", "GET /api/v1/pods", "a", (), False),
+        ("level: Request, namespaces: [ns]", "GET /api/v1/namespaces/ns/pods", "a", (), True),
+        ("level: Request, namespaces: [ns]", "GET /api/v1/pods", "a", (), False),
+        ("level: Request, namespaces: ['']", "GET /api/v1/pods", "a", (), True),
+        ("level: Request, namespaces: ['']", "GET /healthz", "a", (), False),
+        ("level: Request, resources: [{group: ''}]", "GET /api/v1/pods", "a", (), True),
+        ("level: Request, resources: [{group: apps}]", "GET /api/v1/pods", "a", (), False),
+        ("level: Request, resources: [{group: apps}]", "GET /apis/apps/v1/deployments", "a", (), True),
+        ("level: Request, resources: [{resources: [pods]}]", "GET /api/v1/namespaces/n/pods/p", "a", (), True),
+        ("level: Request, resources: [{resources: [pods]}]", "GET /api/v1/namespaces/n/pods/p/log", "a", (), False),
+        ("level: Request, resources: [{resources: [pods/log]}]", "GET /api/v1/namespaces/n/pods/p/log", "a", (), True),
+        ("level: Request, resources: [{resources: [pods/log]}]", "GET /api/v1/namespaces/n/pods/p", "a", (), False),
+        ("level: Request, resources: [{resources: ['pods/*']}]", "GET /api/v1/namespaces/n/pods/p/log", "a", (), True),
+        ("level: Request, resources: [{resources: ['*/log']}]", "GET /api/v1/namespaces/n/pods/p/log", "a", (), True),
+        ("level: Request, resources: [{resources: ['*/log']}]", "GET /api/v1/namespaces/n/pods/p", "a", (), False),
+        ("level: Request, resources: [{resources: ['*']}]", "GET /api/v1/namespaces/n/pods/p/log", "a", (), True),
+        (
+            "level: Request, resources: [{resources: [pods], resourceNames: [p]}]",
+            "GET /api/v1/namespaces/n/pods/p",
+            "a",
+            (),
+            True,
+        ),
+        (
+            "level: Request, resources: [{resources: [pods], resourceNames: [q]}]",
+            "GET /api/v1/namespaces/n/pods/p",
+            "a",
+            (),
+            False,
+        ),
+        ("level: Request, nonResourceURLs: [/healthz]", "GET /healthz", "a", (), True),
+        ("level: Request, nonResourceURLs: ['/health*']", "GET /healthz", "a", (), True),
+        ("level: Request, nonResourceURLs: ['*']", "GET /healthz", "a", (), True),
+        ("level: Request, nonResourceURLs: [/version]", "GET /healthz", "a", (), False),
+        ("level: Request, nonResourceURLs: ['*']", "GET /api/v1/pods", "a", (), False),
+        ("level: Request, users: [a], verbs: [list], resources: [{group: ''}]", "GET /api/v1/pods", "b", (), False),
+    ],
+)
+def test_rules(rule: str, request_: str, user: str, groups: tuple[str, ...], fits: bool) -> None:
+    policy = audit_policy.from_text(f"{HEAD}rules:\n- {{{rule}}}\n", "p")
+    assert policy.telling(user, groups, _info(request_)).level is (Level.REQUEST if fits else Level.NONE)
+
+
+def test_the_first_rule_that_fits_decides() -> None:
+    policy = audit_policy.from_text(
+        HEAD + "omitStages: [RequestReceived]\nomitManagedFields: true\nrules:\n"
+        "- {level: None, users: [quiet]}\n"
+        "- {level: Metadata, verbs: [get], omitStages: [ResponseStarted], omitManagedFields: false}\n"
+        "- {level: RequestResponse}\n",
+        "p",
+    )
+    pods = _info("GET /api/v1/namespaces/n/pods/p")
+    assert policy.telling("quiet", (), pods).level is Level.NONE
+    got = policy.telling("a", (), pods)
+    assert (got.level, got.omit_stages, got.omit_managed_fields) == (
+        Level.METADATA,
+        frozenset({"RequestReceived", "ResponseStarted"}),
+        False,
+    )
+    other = policy.telling("a", (), _info("POST /api/v1/namespaces/n/pods"))
+    assert (other.level, other.omit_stages, other.omit_managed_fields) == (
+        Level.REQUEST_RESPONSE,
+        frozenset({"RequestReceived"}),
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "resources"),
+    [
+        ("POST /api/v1/namespaces/n/secrets", "{resources: [secrets]}"),
+        ("POST /api/v1/namespaces/n/serviceaccounts/a/token", "{resources: [serviceaccounts/token]}"),
+        ("POST /apis/authentication.k8s.io/v1/tokenreviews", "{group: authentication.k8s.io, resources: [tokenreviews]}"),
+    ],
+)
+def test_bodies_with_credentials_are_told_only_by_rules_that_name_them(path: str, resources: str) -> None:
+    def level(rule: str) -> Level:
+        return (
+            audit_policy.from_text(f"{HEAD}rules:\n- {{level: RequestResponse{rule}}}\n", "p")
+            .telling("a", (), _info(path))
+            .level
+        )
+
+    assert level("") is Level.METADATA
+    assert level(", resources: [{group: ''}, {group: authentication.k8s.io, resources: ['*']}]") is Level.METADATA
+    assert level(f", resources: [{resources}]") is Level.REQUEST_RESPONSE
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("kind: Policy\n", "apiVersion"),
+        (HEAD, "line 1: rules: at least one rule"),
+        (HEAD + "rules:\n- {level: Loud}\n", r"line 4: rules\[0\]\.level: 'Loud' is not one of None, Metadata, Request"),
+        (HEAD + "rules:\n- users: [a]\n", r"line 4: rules\[0\]\.level: '' is not"),
+        (HEAD + "rules:\n- level: None\n  omitStages:\n  - Never\n", r"line 6: rules\[0\]\.omitStages\[0\]: 'Never' is not"),
+        (HEAD + "rules:\n- level: None\n- level: None\n  verb: [get]\n", r"line 6: rules\[1\]\.verb: there is no such field"),
+        (HEAD + "rules:\n- {level: None, nonResourceURLs: [/x], namespaces: [ns]}\n", "not both"),
+        (HEAD + "rules:\n- {level: None, nonResourceURLs: [x]}\n", r"nonResourceURLs\[0\]: 'x'"),
+        (HEAD + "rules:\n- {level: None, nonResourceURLs: ['/a*b']}\n", "at its end only"),
+        (HEAD + "rules:\n- {level: None, resources: [{group: apps/v1}]}\n", "without a version"),
+        (HEAD + "rules:\n- {level: None, resources: [{resourceNames: [a]}]}\n", "names need the resources"),
+        (HEAD + "rules:\n- {level: None, users: a}\n", r"line 4: rules\[0\]\.users: Expected `array`"),
+        (HEAD + "rules: [\n", "not valid YAML"),
+        ("[]", "no Policy"),
+    ],
+)
+def test_a_policy_is_refused_with_the_place(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text(text)
+    with pytest.raises(SettingsError, match=words) as caught:
+        audit_policy.load(tmp_path / "policy.yaml")
+    assert "policy.yaml" in str(caught.value)
+
+
+def test_a_server_does_not_start_with_a_bad_policy(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="No such file"), running(tmp_path / "data", audit_policy_path=tmp_path / "gone"):
+        pass
+
+
+def test_levels_end_to_end(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        HEAD + "rules:\n"
+        "- {level: None, nonResourceURLs: ['*']}\n"
+        "- {level: None, resources: [{resources: [events]}]}\n"
+        "- {level: Request, resources: [{resources: [configmaps]}], verbs: [create, patch], omitStages: [RequestReceived]}\n"
+        "- {level: RequestResponse, resources: [{resources: [pods]}], omitManagedFields: true, omitStages: [RequestReceived]}\n"
+        "- {level: RequestResponse}\n"
+    )
+    heard: list[Any] = []
+
+    def listen(server: Server) -> None:
+        server.audit_listener = heard.append
+
+    with running(tmp_path / "data", prepare=listen, audit_policy_path=policy) as server:
+        base = "/api/v1/namespaces/default"
+        server.request("GET", "/healthz")
+        server.request("GET", f"{base}/events")
+        server.create(f"{base}/configmaps", {"metadata": {"name": "c"}, "data": {"k": "v"}})
+        yaml_patch = b"data:\n  k: w\n"
+        apply = {"content-type": "application/apply-patch+yaml"}
+        path = f"{base}/configmaps/c?fieldManager=me&force=true"
+        body = b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\n" + yaml_patch
+        assert server.request("PATCH", path, body, headers=apply).code == 200
+        assert server.request("POST", f"{base}/configmaps", b"{rubbish").code == 400
+        big = {"metadata": {"name": "big"}, "data": {"k": "x" * 200_000}}
+        server.create(f"{base}/configmaps", big)
+        pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+        server.create(f"{base}/pods", pod)
+        server.request("GET", f"{base}/pods")
+        server.create(f"{base}/secrets", {"metadata": {"name": "s"}, "stringData": {"password": "hunter2hunter2"}})
+        server.request("POST", f"{base}/serviceaccounts/default/token", {})
+        server.kubectl("create", "configmap", "from-kubectl", "--from-literal=a=b")
+        half = b'{"metadata":{"name":"half"},"data":{"k":"\\ud800"}}'
+        server.request("POST", f"{base}/configmaps", half)
+        token = server.token
+    text = (tmp_path / "data" / "audit" / "audit.jsonl").read_text()
+    for hidden in ("hunter2hunter2", token, "Bearer", "eyJ"):
+        assert hidden not in text
+    lines = [line for line in _lines(tmp_path / "data" / "audit" / "audit.jsonl") if "objectRef" in line]
+    assert not [line for line in lines if line["objectRef"]["resource"] == "events"]
+    maps = [line for line in lines if line["objectRef"]["resource"] == "configmaps" and line["verb"] in ("create", "patch")]
+    created, patched, broken, large, by_kubectl, _ = maps
+    assert (created["level"], created["requestObject"]["data"]) == ("Request", {"k": "v"})
+    assert "responseObject" not in created
+    assert patched["requestObject"]["data"] == {"k": "w"}, "YAML is told as JSON"
+    assert (broken["responseStatus"]["code"], "requestObject" in broken) == (400, False)
+    assert (large["annotations"]["audit.k8s.io/truncated"], "requestObject" in large) == ("true", False)
+    assert by_kubectl["requestObject"]["data"] == {"a": "b"}, "protobuf, too"
+    made, listed = (line for line in lines if line["objectRef"]["resource"] == "pods")
+    assert made["requestObject"]["metadata"] == {"name": "p"}, "as it was sent, before defaults"
+    assert made["responseObject"]["spec"]["serviceAccountName"] == "default"
+    assert "managedFields" not in made["responseObject"]["metadata"]
+    assert [item["metadata"]["name"] for item in listed["responseObject"]["items"]] == ["p"]
+    assert "managedFields" not in listed["responseObject"]["items"][0]["metadata"]
+    secret = [line for line in lines if line["objectRef"]["resource"] in ("secrets", "serviceaccounts")]
+    assert [(line["stage"], line["level"]) for line in secret[:2]] == [
+        ("RequestReceived", "Metadata"),
+        ("ResponseComplete", "Metadata"),
+    ]
+    assert "responseStatus" not in secret[0]
+    # Listeners inside the process hear of everything, and never bodies.
+    assert [entry["uri"] for entry in heard][:2] == ["/healthz", f"{base}/events"]
+    assert "hunter2hunter2" not in str(heard)
 
 
 async def test_rotation(tmp_path: Path) -> None:

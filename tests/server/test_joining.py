@@ -246,8 +246,9 @@ def test_the_audit_says_who_joined_and_never_the_token(tmp_path: Path) -> None:
     assert token not in text
     assert "x" * 40 not in text
     lines = [json.loads(line) for line in text.splitlines() if JOIN in line]
-    assert [line["code"] for line in lines] == [403, 200]
-    assert lines[1]["notes"] == {"node": "heard", "domain": "", "token": token.removeprefix("muster-join-")[:8]}
+    assert [line["responseStatus"]["code"] for line in lines] == [403, 200]
+    told = {"node": "heard", "domain": "", "token": token.removeprefix("muster-join-")[:8]}
+    assert lines[1]["annotations"] == {f"muster.dev/{key}": value for key, value in told.items()}
 
 
 def test_rates(tmp_path: Path) -> None:

@@ -20,13 +20,16 @@ import contextlib
 import gzip
 import itertools
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
 from muster.objects.status import ApiError, BadRequest, InternalError, ServiceUnavailable, Timeout, Unauthorized
-from muster.objects.time import Clock, format_micro_time
+from muster.objects.time import Clock
+from muster.server import audit_events
 from muster.server.audit import AuditLog
-from muster.server.authentication import ANONYMOUS, JOIN_PATHS, OPEN_PATHS, Authenticator, impersonated
+from muster.server.audit_policy import DEFAULT, Level, Policy, Stage, Telling
+from muster.server.authentication import ANONYMOUS, JOIN_PATHS, OPEN_PATHS, Authenticator, CredentialsRefused, impersonated
 from muster.server.authorization import MASTERS, Authorizer
 from muster.server.config import ServerLimits
 from muster.server.exchange import Query, Receive, Request, Response, Scope, Send, Stream
@@ -41,6 +44,8 @@ from muster.store.embedded.admission import Actor
 log = logger(__name__)
 _CHUNK_BYTES = 256 * 1024
 _GZIP_LEVEL = 1
+_AUDIT_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+"""What a client may call its request; others are given an id."""
 _NOWHERE = RequestInfo(verb="", path="")
 Asgi = Callable[[Any, Any, Any], Any]
 
@@ -50,24 +55,33 @@ class Exchange:
 
     __slots__ = (
         "actor",
+        "annotations",
+        "client",
         "code",
         "headers",
         "id",
         "impersonator",
         "info",
+        "is_fault",
         "is_long",
         "method",
         "notes",
         "query",
         "reason",
+        "received_s",
+        "request_body",
+        "response_body",
         "started_s",
         "target",
+        "telling",
     )
 
-    def __init__(self, id_: str, scope: Scope, started_s: float) -> None:
+    def __init__(self, id_: str, scope: Scope, started_s: float, received_s: float) -> None:
         self.id = id_
         self.method: str = scope["method"]
         self.started_s = started_s
+        self.received_s = received_s
+        self.client: str = scope["client"][0] if scope.get("client") else ""
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
         self.target: str = scope["raw_path"].decode("latin-1")
         if scope["query_string"]:
@@ -81,6 +95,15 @@ class Exchange:
         self.is_long = False
         self.notes: dict[str, str] = {}
         """What a route adds to the audit line."""
+        self.annotations: dict[str, str] = {}
+        self.telling: Telling | None = None
+        """How much the audit log tells about it, once that is known."""
+        self.request_body = self.response_body = b""
+        """Kept only where the audit log tells them."""
+        self.is_fault = False
+        given = self.headers.get("audit-id", "")
+        if given and _AUDIT_ID.fullmatch(given):
+            self.id = given
 
     @property
     def is_joining(self) -> bool:
@@ -100,7 +123,9 @@ class App:
         metrics: Metrics,
         limits: ServerLimits,
         clock: Clock,
+        audit_policy: Policy = DEFAULT,
     ) -> None:
+        self._audit_policy = audit_policy
         self._handlers = handlers
         self._routes = routes
         self._authenticator = authenticator
@@ -120,11 +145,12 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http"
         loop = asyncio.get_running_loop()
-        exchange = Exchange(next(self._ids), scope, loop.time())
+        exchange = Exchange(next(self._ids), scope, loop.time(), self._clock())
         try:
             await self._serve(exchange, scope, receive, send)
         except Exception as error:  # the root of a request
             if not isinstance(error, ApiError):
+                exchange.is_fault = True
                 log.error(
                     "request failed", request_id=exchange.id, method=exchange.method, path=exchange.info.path, exc_info=error
                 )
@@ -156,17 +182,23 @@ class App:
         info = exchange.info
         if info.verb == "watch" or (info.subresource == "log" and exchange.query.flag("follow")):
             with self._flow.watch(actor.user):
-                self._authorizer.require(actor.user, actor.groups, info)
+                self._authorize(exchange, actor)
                 await self._handle(exchange, scope, receive, send, actor)
             return
         is_privileged = MASTERS in actor.groups or info.path in OPEN_PATHS
         with self._flow.request(is_write=info.is_write, is_privileged=is_privileged):
             if info.path not in OPEN_PATHS and not exchange.is_joining:
-                self._authorizer.require(actor.user, actor.groups, info)
+                self._authorize(exchange, actor)
             if info.is_resource:
                 await self._handle(exchange, scope, receive, send, actor)
             else:
                 await self._route(exchange, scope, receive, send)
+
+    def _authorize(self, exchange: Exchange, actor: Actor) -> None:
+        told = exchange.annotations
+        told["authorization.k8s.io/decision"], told["authorization.k8s.io/reason"] = "forbid", ""
+        decision = self._authorizer.require(actor.user, actor.groups, exchange.info)
+        told["authorization.k8s.io/decision"], told["authorization.k8s.io/reason"] = "allow", decision.reason
 
     def _read_url(self, exchange: Exchange, scope: Scope) -> None:
         if len(scope["query_string"]) > self._limits.query_bytes_max:
@@ -186,10 +218,13 @@ class App:
     async def _identify(self, exchange: Exchange, scope: Scope) -> Actor:
         if exchange.is_joining:
             exchange.actor = ANONYMOUS
+            self._audit_received(exchange)
             return ANONYMOUS
         try:
             actor = await self._authenticator.authenticate(exchange.headers.get("authorization", ""), scope.get("muster.peer"))
-        except Unauthorized:
+        except Unauthorized as error:
+            if isinstance(error, CredentialsRefused):
+                exchange.annotations["muster.dev/refused"] = error.why
             self._logins["failure"]()
             raise
         if actor is None:
@@ -197,9 +232,11 @@ class App:
             if exchange.info.path not in OPEN_PATHS or exchange.method not in ("GET", "HEAD"):
                 raise Unauthorized("Unauthorized")
             exchange.actor = ANONYMOUS
+            self._audit_received(exchange)
             return ANONYMOUS
         self._logins["success"]()
         exchange.actor = actor
+        self._audit_received(exchange)
         if any(name.startswith(b"impersonate-") for name, _ in scope["headers"]):
             headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
             exchange.impersonator = actor
@@ -207,7 +244,6 @@ class App:
         return actor
 
     async def _handle(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send, actor: Actor) -> None:
-        client = scope.get("client")
         request = Request(
             method=exchange.method,
             info=exchange.info,
@@ -217,9 +253,13 @@ class App:
             request_id=exchange.id,
             receive=receive,
             limits=self._limits,
-            client=client[0] if client else "",
+            client=exchange.client,
         )
-        answer = await self._within_time(request) if exchange.info.is_write else await self._handlers.handle(request)
+        try:
+            answer = await self._within_time(request) if exchange.info.is_write else await self._handlers.handle(request)
+        finally:
+            if exchange.telling is not None and exchange.telling.level >= Level.REQUEST:
+                exchange.request_body = request.received
         exchange.notes.update(request.notes)
         if isinstance(answer, Stream):
             await self._stream(exchange, scope, receive, send, answer)
@@ -272,6 +312,8 @@ class App:
 
     async def _send(self, exchange: Exchange, scope: Scope, send: Send, response: Response, warnings: list[str]) -> None:
         body = response.body
+        if exchange.telling is not None and exchange.telling.level is Level.REQUEST_RESPONSE and _is_object(response):
+            exchange.response_body = body
         headers = [
             (b"audit-id", exchange.id.encode()),
             (b"cache-control", b"no-cache, private"),
@@ -318,7 +360,7 @@ class App:
         watchdog = asyncio.get_running_loop().create_task(_close_on_disconnect(receive, stream))
         try:
             exchange.code, exchange.is_long = stream.code, True
-            self._write_audit(exchange, "started", 0.0)
+            self._audit_stage(exchange, Stage.STARTED, 0.0)
             headers = [
                 (b"audit-id", exchange.id.encode()),
                 (b"cache-control", b"no-cache, private"),
@@ -358,41 +400,36 @@ class App:
             code=exchange.code,
             seconds=None if exchange.is_long else seconds,
         )
-        self._write_audit(exchange, "complete", seconds)
+        self._audit_stage(exchange, Stage.PANIC if exchange.is_fault else Stage.COMPLETE, seconds)
 
-    def _write_audit(self, exchange: Exchange, stage: str, seconds: float) -> None:
+    # --- the audit log
+
+    def _telling(self, exchange: Exchange) -> Telling:
+        """What the policy says, asked once: about who authenticated, before they act as somebody else."""
+        if exchange.telling is None:
+            actor = exchange.actor
+            user, groups = (actor.user, actor.groups) if actor is not None else ("", ())
+            exchange.telling = self._audit_policy.telling(user, groups, exchange.info)
+        return exchange.telling
+
+    def _audit_received(self, exchange: Exchange) -> None:
+        if self._audit is not None and self._telling(exchange).tells(Stage.RECEIVED):
+            self._audit.write(audit_events.event(exchange, Stage.RECEIVED, self._telling(exchange), self._clock()))
+
+    def _audit_stage(self, exchange: Exchange, stage: Stage, seconds: float) -> None:
         if self._audit is None:
             return
-        info = exchange.info
-        entry: dict[str, Any] = {
-            "time": format_micro_time(self._clock()),
-            "id": exchange.id,
-            "stage": stage,
-            "user": exchange.actor.user if exchange.actor else "",
-            "groups": exchange.actor.groups if exchange.actor else (),
-            "method": exchange.method,
-            "verb": info.verb,
-            "uri": exchange.target[:2048],
-            "agent": exchange.headers.get("user-agent", "")[:256],
-            "code": exchange.code,
-            "ms": round(seconds * 1000, 3),
-        }
-        if exchange.impersonator is not None:
-            entry["impersonator"] = exchange.impersonator.user
-        if exchange.reason:
-            entry["reason"] = exchange.reason
-        if exchange.notes:
-            entry["notes"] = exchange.notes
-        if info.is_resource:
-            entry["object"] = {
-                "group": info.group,
-                "version": info.version,
-                "resource": info.resource,
-                "subresource": info.subresource,
-                "namespace": info.namespace,
-                "name": info.name,
-            }
-        self._audit.write(entry)
+        now, telling = self._clock(), self._telling(exchange)
+        if self._audit.listener is not None:
+            self._audit.listener(audit_events.entry(exchange, stage, exchange.method, seconds, now))
+        if telling.tells(stage):
+            bodies = audit_events.bodies(exchange, telling) if stage is not Stage.STARTED else None
+            self._audit.write(audit_events.event(exchange, stage, telling, now), bodies)
+
+
+def _is_object(response: Response) -> bool:
+    """Rather than the text of a log."""
+    return response.content_type.startswith(("application/json", "application/yaml"))
 
 
 async def _close_on_disconnect(receive: Receive, stream: Stream) -> None:

@@ -1,13 +1,13 @@
-"""The audit log: one JSON line per request, saying who asked for what and how it ended.
+"""The audit log: one JSON line per event, saying who asked for what and how it ended.
 
-Long-running requests (watches) write two lines, `started` and `complete`; all others one, `complete`. Bodies, tokens and
-header values other than User-Agent are never written.
+What is written about which request is the policy's decision (`audit_policy`), how it is told that of `audit_events`.
 
 Concurrency: `write` is called on the event loop and only appends to a list; the list goes to disk a moment later in one
-write on a worker thread, and when `close` is called. The file rotates by size, `audit.jsonl` to `audit.jsonl.1` and so on.
+write on a worker thread, and when `close` is called; bodies are decoded there, too. The file rotates by size, `audit.jsonl` to
+`audit.jsonl.1` and so on.
 
-Invariants: at most `audit_buffer_lines_max` lines wait in memory; a line that can't be written (full disk, buffer overrun) is
-counted in `dropped` and reported in the log, and never fails a request.
+Invariants: at most `audit_buffer_lines_max` lines and `audit_buffer_bytes_max` bytes wait in memory; a line that can't be
+written (full disk, buffer overrun) is counted in `dropped` and reported in the log, and never fails a request.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from muster.objects.status import Raw
+from muster.server.audit_events import Bodies, add_bodies, mark_truncated
 from muster.server.config import ServerLimits
 from muster.server.logs import logger
 
@@ -34,7 +35,10 @@ class AuditLog:
         self._file_bytes_max = limits.audit_file_bytes_max
         self._files_max = limits.audit_files_max
         self._lines_max = limits.audit_buffer_lines_max
-        self._lines: list[bytes] = []
+        self._bytes_max = limits.audit_buffer_bytes_max
+        self._event_bytes_max = limits.audit_event_bytes_max
+        self._lines: list[bytes | tuple[Raw, Bodies]] = []
+        self._bytes = 0
         self._fd = -1
         self._size = 0
         self._task: asyncio.Task[None] | None = None
@@ -42,21 +46,25 @@ class AuditLog:
         self._closing = asyncio.Event()
         self.dropped = 0
         self.listener: Callable[[Raw], None] | None = None
-        """Is handed every entry, too."""
+        """Is handed an entry about every request that has ended, whatever the policy says."""
 
     def open(self) -> None:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._size = os.fstat(self._fd).st_size
 
-    def write(self, entry: Raw) -> None:
-        """Queue one entry; the event loop must be running."""
-        if self.listener is not None:
-            self.listener(entry)
-        if len(self._lines) >= self._lines_max:
+    def write(self, event: Raw, bodies: Bodies | None = None) -> None:
+        """Queue one event; the event loop must be running."""
+        if bodies is not None and bodies.size > self._event_bytes_max:
+            mark_truncated(event)
+            bodies = None
+        line = self._encode(event) if bodies is None else (event, bodies)
+        size = len(line) if isinstance(line, bytes) else bodies.size if bodies is not None else 0
+        if len(self._lines) >= self._lines_max or self._bytes + size > self._bytes_max:
             self.dropped += 1
             return
-        self._lines.append(self._encode(entry))
+        self._lines.append(line)
+        self._bytes += size
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._flush_soon())
 
@@ -74,13 +82,14 @@ class AuditLog:
             await asyncio.wait_for(self._closing.wait(), _FLUSH_DELAY_S)
         while self._lines:
             lines, self._lines = self._lines, []
+            self._bytes = 0
             await asyncio.to_thread(self._flush, lines)
         self._task = None
 
-    def _flush(self, lines: list[bytes]) -> None:
+    def _flush(self, lines: list[bytes | tuple[Raw, Bodies]]) -> None:
         if not lines:
             return
-        data = b"\n".join(lines) + b"\n"
+        data = b"".join(self._line(line) + b"\n" for line in lines)
         try:
             if self._fd < 0 or (self._size and self._size + len(data) > self._file_bytes_max):
                 self._rotate()
@@ -91,6 +100,18 @@ class AuditLog:
         except OSError as error:
             self.dropped += len(lines)
             log.error("audit lines lost", lines=len(lines), path=str(self._path), error=str(error))
+
+    def _line(self, line: bytes | tuple[Raw, Bodies]) -> bytes:
+        if isinstance(line, bytes):
+            return line
+        event, bodies = line
+        told = dict(event)
+        try:
+            add_bodies(told, bodies)
+            return self._encode(told)
+        except Exception:  # noqa: BLE001 - a body of half a character, of endless depth: nothing that a client sends may stop the log
+            mark_truncated(event)
+            return self._encode(event)
 
     def _rotate(self) -> None:
         if self._fd >= 0:

@@ -182,11 +182,13 @@ class Authorizer:
             return [Rule(everything, everything, everything), Rule(verbs=everything, urls=everything)]
         return [grant.rule for grant in self.index.grants(user, groups, namespace)]
 
-    def require(self, user: str, groups: Sequence[str], info: RequestInfo) -> None:
-        """Raise Forbidden, worded as Kubernetes does, unless the request is allowed."""
+    def require(self, user: str, groups: Sequence[str], info: RequestInfo) -> Decision:
+        """Raise Forbidden, worded as Kubernetes does, unless the request is allowed; then say why it is."""
         asked = attributes_of(info)
-        if not self.decide(user, groups, asked).allowed:
+        decision = self.decide(user, groups, asked)
+        if not decision.allowed:
             raise forbidden(user, asked)
+        return decision
 
 
 def attributes_of(info: RequestInfo) -> Attributes:

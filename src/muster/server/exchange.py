@@ -104,6 +104,11 @@ class Request:
         self.notes: dict[str, str] = {}
         self._body: bytes | None = None
 
+    @property
+    def received(self) -> bytes:
+        """The body, as far as somebody has read it."""
+        return self._body or b""
+
     def header(self, name: str) -> str:
         return self.headers.get(name, "")
 

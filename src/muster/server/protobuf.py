@@ -22,7 +22,7 @@ from muster.objects.status import BadRequest, Raw, UnsupportedMediaType
 from muster.objects.time import format_micro_time, format_time
 
 MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
-_MAGIC = b"k8s\x00"
+MAGIC = b"k8s\x00"
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _ZERO_TIME_S = -62135596800  # year 1: what Go writes for a time that is not set
 _SCALARS = frozenset({"string", "bool", "int", "double"})
@@ -67,10 +67,10 @@ def _field(text: str, package: str) -> tuple[int, _Field]:
 
 def decode_protobuf(body: bytes, *, depth_max: int, api_version: str = "", kind: str = "") -> Raw:
     """The object in `body`. `api_version` and `kind` are what the request expects, for envelopes that do not say."""
-    if not body.startswith(_MAGIC):
+    if not body.startswith(MAGIC):
         raise BadRequest(f"the body is not {MEDIA_TYPE}: it does not begin with the bytes 6b 38 73 00")
     try:
-        envelope = dict(_read(memoryview(body)[len(_MAGIC) :]))
+        envelope = dict(_read(memoryview(body)[len(MAGIC) :]))
         about = {number: bytes(value).decode() for number, value in _read(envelope.get(1, b""))}
         raw_body = envelope.get(2, b"")
         api_version, kind = about.get(1) or api_version, about.get(2) or kind

@@ -26,7 +26,7 @@ from starlette.routing import BaseRoute
 
 from muster.client.kubeconfig_file import write_kubeconfig
 from muster.objects.status import Raw
-from muster.server import access_review
+from muster.server import access_review, audit_policy
 from muster.server.admission import builtin_hooks
 from muster.server.app import App
 from muster.server.audit import AuditLog
@@ -92,6 +92,7 @@ class Server:
         self._listener: Listener
         self._token_keys: TokenKeys
         self._oidc: OidcTokens
+        self._audit_policy = audit_policy.DEFAULT
         self._keeper: Keeper
         self._undo = contextlib.AsyncExitStack()
         self._stopped = asyncio.Event()
@@ -147,6 +148,8 @@ class Server:
         self.pki = await asyncio.to_thread(Pki.ensure, config.pki_dir, config.clock, self._certificate_names())
         self._token_keys = await asyncio.to_thread(TokenKeys, config.pki_dir, config.clock, config.limits.token_lifetime_max_s)
         issuers = await asyncio.to_thread(config.authentication.load)
+        if config.audit_policy_path is not None:
+            self._audit_policy = await asyncio.to_thread(audit_policy.load, config.audit_policy_path)
         self._oidc = OidcTokens(issuers, config.clock, cached_max=config.limits.token_cache_max)
         self._undo.push_async_callback(self._oidc.close)
         self.memory = Memory(self.store, config.clock)
@@ -165,8 +168,7 @@ class Server:
         ]
         await bootstrap(self.store)
         token = await self._admin_token()
-        audit = self._open_audit()
-        app = self._application(authorizer, audit)
+        app = self._application(authorizer, self._open_audit())
         context = self.pki.server_context()
         self._listener = Listener(
             app,
@@ -233,6 +235,7 @@ class Server:
             authorizer=authorizer,
             flow=Flow(config.limits, self.metrics),
             audit=audit,
+            audit_policy=self._audit_policy,
             metrics=self.metrics,
             limits=config.limits,
             clock=config.clock,
