@@ -23,6 +23,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from muster import __version__
+from muster.cli.access_options import AccessOptions
 from muster.cli.datadir import Claim, ServerRecord, prepare, unwritable
 from muster.cli.errors import CliError
 from muster.cli.history_options import HistoryOptions
@@ -48,6 +49,7 @@ from muster.server.pki import PkiError
 from muster.server.queueing import Queueing
 from muster.server.rbac import Attributes
 from muster.server.run import Server
+from muster.server.settings_files import SettingsError
 from muster.server.turns import Turns
 from muster.store.embedded.admission import Actor
 from muster.store.embedded.errors import StoreError
@@ -77,6 +79,7 @@ class Local:
         agents: tuple[str, ...] | None = None,
         log_level: str = "warning",
         history: HistoryOptions | None = None,
+        access: AccessOptions | None = None,
     ) -> None:
         """`history`: where decisions are recorded; nowhere without it."""
         self.parts = [part for part in IMPLEMENTED if part not in left_out]
@@ -87,7 +90,17 @@ class Local:
             self.parts.append(simulated.said())
         self.simulated = simulated
         self.left_out = left_out
-        self.server = Server(ServerConfig(data_dir=data_dir, host=host, port=port, clock=clock))
+        access = access or AccessOptions()
+        self.server = Server(
+            ServerConfig(
+                data_dir=data_dir,
+                host=host,
+                port=port,
+                clock=clock,
+                authentication=access.settings(),
+                audit_policy_path=access.audit_policy_file,
+            )
+        )
         self._clock = clock
         self._scheduler_config = scheduler_config
         self._workload_approval = workload_approval
@@ -147,7 +160,7 @@ class Local:
     async def _start_server(self) -> None:
         try:
             await self.server.start()
-        except (StoreError, PkiError, ListenError) as e:
+        except (StoreError, PkiError, SettingsError, ListenError) as e:
             raise CliError(str(e)) from e
         except StorageFull as e:
             data_dir = self.server.config.data_dir

@@ -27,6 +27,12 @@ ENTRIES = dict(
     (
         _entry("up", "Run Muster on this machine, in the foreground."),
         _entry("down", "Stop the Muster that runs from a data directory."),
+        _entry(
+            "rotate-token-key",
+            "Sign service-account tokens with a new key from now on.",
+            module="muster.cli.commands.rotate_token_key",
+            attribute="rotate_token_key",
+        ),
         _entry("status", "Show whether the server answers, what it stores and what runs."),
         _entry("doctor", "Check what this machine allows and what each missing thing costs."),
         _entry("run", "Run a command as a job, and follow it to its end."),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from muster.cli import parts
+from muster.cli.access_options import AccessOptions, access_options
 from muster.cli.errors import CliError, UsageError
 from muster.cli.framework import command, state_of
 from muster.cli.history_options import HistoryOptions, history_options
@@ -103,6 +104,7 @@ def _announce(local: Local) -> None:
 @scheduler_config_option
 @workload_approval_option
 @history_options("none for no history.  [default: history in the data directory]")
+@access_options
 @log_level_option
 @click.pass_context
 def up(
@@ -117,6 +119,7 @@ def up(
     scheduler_config: Path | None,
     workload_approval: bool,
     history: HistoryOptions,
+    access: AccessOptions,
     log_level: str,
 ) -> None:
     """Run Muster on this machine, in the foreground: the Kubernetes-style API on its own store, the controllers, and agents
@@ -155,6 +158,7 @@ def up(
             simulated=simulated,
             agents=wanted_agents,
             log_level=log_level,
+            access=access,
             history=history.at_or(data_dir / "history"),
         )
         await _serve(local, stop)
