@@ -13,6 +13,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 from muster.objects.status import BadRequest, Unauthorized
 from muster.objects.time import Clock
@@ -164,13 +165,13 @@ def impersonated(actor: Actor, headers: Sequence[tuple[str, str]], authorizer: A
             continue
         what = name[len(_IMPERSONATE) :]
         if what == "user":
-            user = value
+            user = user or value
         elif what == "uid":
-            uid = value
+            uid = uid or value
         elif what == "group":
             groups.append(value)
         elif what.startswith("extra-"):
-            key = what[len("extra-") :]
+            key = unquote(what[len("extra-") :])  # names of headers have no slashes; keys of extras mostly do
             extra[key] = (*extra.get(key, ()), value)
     if not (user or uid or groups or extra):
         return actor
@@ -183,6 +184,8 @@ def impersonated(actor: Actor, headers: Sequence[tuple[str, str]], authorizer: A
             raise forbidden(actor.user, asked)
     if user.startswith("system:serviceaccount:") and not groups:
         groups = list(service_account_groups(user.split(":")[2]))
-    if user != ANONYMOUS.user:
+    if user == ANONYMOUS.user:
+        groups.append(UNAUTHENTICATED)
+    elif UNAUTHENTICATED not in groups:
         groups.append(AUTHENTICATED)
     return Actor(user=user, uid=uid, groups=tuple(dict.fromkeys(groups)), extra=extra)
