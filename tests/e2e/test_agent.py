@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -177,3 +178,21 @@ async def test_a_deleted_node_joins_again(world: AgentWorld) -> None:
 
     await world.until(is_back, "a new node")
     await world.until_ready(HOST)
+
+
+async def test_a_pod_finds_its_token_where_kubernetes_puts_it(world: AgentWorld) -> None:
+    await world.start()
+    await world.until_ready(HOST)
+    where = "/var/run/secrets/kubernetes.io/serviceaccount"
+    script = f"cd {where}; cat namespace; echo; head -1 ca.crt; cat token"
+    await world.apply(pod("asker", script, automountServiceAccountToken=True))
+    assert (await world.until_phase("asker", "Succeeded", "Failed"))["status"]["phase"] == "Succeeded"
+    namespace, certificate, token = (await world.kubectl("logs", "asker")).split("\n")
+    assert (namespace, certificate) == ("default", "-----BEGIN CERTIFICATE-----")
+    server = json.loads((world.data_dir / "server.json").read_text())["url"]
+    ca = str(world.data_dir / "pki" / "ca.crt")
+    asked = ("auth", "whoami", "-o", "json", "--kubeconfig", "/dev/null", "--server", server, "--certificate-authority", ca)
+    info = json.loads(await world.kubectl(*asked, "--token", token))["status"]["userInfo"]
+    assert info["username"] == "system:serviceaccount:default:default"
+    assert info["extra"]["authentication.kubernetes.io/pod-name"] == ["asker"]
+    assert info["extra"]["authentication.kubernetes.io/node-name"] == [HOST]

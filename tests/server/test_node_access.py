@@ -28,6 +28,7 @@ ALLOWED: dict[tuple[str, str, str], tuple[set[str], set[str]]] = {
     ("", "pods", "status"): ({"get", "patch", "update"}, set()),
     ("", "secrets", ""): ({"get"}, set()),
     ("", "configmaps", ""): ({"get"}, set()),
+    ("", "serviceaccounts", "token"): ({"create"}, set()),
     ("", "services", ""): (READ, READ),
     ("", "endpoints", ""): (READ, READ),
     ("discovery.k8s.io", "endpointslices", ""): (READ, READ),
@@ -101,6 +102,8 @@ def _places(group: str, plural: str) -> tuple[list[tuple[str, str]], list[tuple[
     if (group, plural) in (("", "secrets"), ("", "configmaps")):
         others = [("work", name) for name in ("unnamed", "of-finished", "of-other", "")]
         return [("work", "named")], [*others, ("elsewhere", "named"), ("", "")]
+    if (group, plural) == ("", "serviceaccounts"):
+        return [("work", "default")], [("work", "x"), ("elsewhere", "default"), ("", "")]
     return [("work", "x"), ("", "mine")], [("elsewhere", "y"), ("", "other"), ("", "")]
 
 

@@ -44,6 +44,8 @@ class PodFields(msgspec.Struct, frozen=True, kw_only=True):
     host_ip: str = ""
     allocatable: Mapping[str, str] = msgspec.field(default_factory=dict)
     """The node's: stands in for limits that a container does not have."""
+    tokens: Mapping[tuple[str, int], bytes | str] = msgspec.field(default_factory=dict)
+    """Of its service account, for its volumes (`pod_tokens`)."""
 
 
 def config_error(message: str) -> AgentError:

@@ -29,6 +29,7 @@ from muster.agent.pod_records import PodRecord
 from muster.agent.pod_resources import device_counts
 from muster.agent.pod_sources import PodSources
 from muster.agent.pod_status import read_status
+from muster.agent.pod_tokens import PodTokens
 from muster.agent.pods_acting import Actor
 from muster.agent.pods_local import LocalPod, situation
 from muster.agent.pods_machine import Machine
@@ -97,6 +98,7 @@ class LocalPods(Controller):
             cgroups=cgroups,
             networks=networks,
             sources=PodSources(store, clock),
+            tokens=PodTokens(store, clock),
             clock=clock,
             node=node,
             host_ip=host_ip,

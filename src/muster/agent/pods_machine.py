@@ -10,6 +10,7 @@ from muster.agent.config import AgentConfig
 from muster.agent.contracts import Cgroups, ContainerRuntime, Networks
 from muster.agent.layout import Layout
 from muster.agent.pod_sources import PodSources
+from muster.agent.pod_tokens import PodTokens
 from muster.objects.time import Clock
 
 
@@ -22,6 +23,7 @@ class Machine(msgspec.Struct, kw_only=True):
     cgroups: Cgroups
     networks: Networks | None
     sources: PodSources
+    tokens: PodTokens
     clock: Clock
     node: str
     host_ip: str = ""

@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from muster.agent import volumes, volumes_disk
+import msgspec
+
+from muster.agent import pod_tokens, volumes, volumes_disk
 from muster.agent.contracts import AgentError
 from muster.agent.environment import Decoded, PodFields, Sources
 from muster.agent.pods_local import LocalPod
@@ -26,6 +28,8 @@ async def write_volumes(machine: Machine, local: LocalPod, fields: PodFields) ->
     of_api = [volume for volume in spec.volumes if volumes.is_from_api(volume)]
     try:
         sources = await machine.sources.fetch(namespace, volumes.references(spec))
+        tokens = await machine.tokens.fetch(local.record.pod, spec, pod_tokens.wanted(spec))
+        fields = msgspec.structs.replace(fields, tokens=tokens)
     except AgentError:
         # The store can't say what they hold now. What was written before is better than nothing.
         if not all(volumes_disk.is_written(machine.layout.volume(uid, volume.name)) for volume in of_api):

@@ -19,6 +19,7 @@ import msgspec
 from muster.agent.contracts import AgentError, Mount
 from muster.agent.environment import Decoded, PodFields, SourceKey, Sources, data_once, expand, field_value, resource_value
 from muster.agent.layout import Layout
+from muster.agent.pod_tokens import LIFETIME_S
 from muster.objects.kinds.containers import Container, VolumeMount
 from muster.objects.kinds.pods import PodSpec
 from muster.objects.kinds.volume_sources import HostPathVolumeSource
@@ -175,11 +176,13 @@ def _projected(
             found |= _from_object(volume, (kind, part.name), part.items, mode, sources, known=known, is_optional=is_optional)
     if source.downward_api is not None:
         found |= _downward(volume, source.downward_api.items, mode, fields)
-    others = {
-        "clusterTrustBundle": source.cluster_trust_bundle,
-        "podCertificate": source.pod_certificate,
-        "serviceAccountToken": source.service_account_token,
-    }
+    if (told := source.service_account_token) is not None:
+        token = fields.tokens.get((told.audience, told.expiration_seconds or LIFETIME_S), "this node has none")
+        if isinstance(token, bytes):
+            found[_inside(volume, told.path)] = File(token, mode)
+        elif not is_lenient:
+            raise failed_mount(f"volume {volume.name!r}: serviceAccountToken: {token}")
+    others = {"clusterTrustBundle": source.cluster_trust_bundle, "podCertificate": source.pod_certificate}
     for word, other in others.items():
         if other is not None and not is_lenient:
             raise failed_mount(f"volume {volume.name!r}: this node offers no projected {word}; put what it holds into a Secret")

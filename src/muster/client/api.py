@@ -14,6 +14,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from typing import Any
 
 import msgspec
 
@@ -28,6 +29,7 @@ from muster.objects.resources import Resource
 from muster.objects.status import ApiError, BadRequest, Conflict, NotFound, Raw, Timeout
 
 _PODS = Resource(group="", version="v1", kind="Pod", plural="pods")
+_SERVICE_ACCOUNTS = Resource(group="", version="v1", kind="ServiceAccount", plural="serviceaccounts")
 
 
 class ApiClient(ObjectClient):
@@ -183,6 +185,12 @@ class ApiClient(ObjectClient):
             retry_refusals=False,
         )
         await self._send(request)
+
+    async def request_token(self, account: str, namespace: str, spec: Mapping[str, Any]) -> Raw:
+        """A token of a service account: the answered TokenRequest, whose status has it."""
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": dict(spec)}
+        path = requests.object_path(_SERVICE_ACCOUNTS, account, namespace, "token")
+        return await self._object(Request(method="POST", path=path, body=requests.encode(body)))
 
     async def logs(
         self,

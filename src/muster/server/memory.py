@@ -137,5 +137,14 @@ class Memory:
             return None
         return None if record.deleting else record.uid
 
+    def automount(self, namespace: str, account: str) -> bool | None:
+        """What the service account says about tokens in its pods."""
+        try:
+            record = self._store.get_record(self._store.catalog.by_kind("", "ServiceAccount"), account, namespace)
+        except NotFound:
+            return None
+        told = record.raw().get("automountServiceAccountToken")
+        return told if isinstance(told, bool) else None
+
     async def has_account(self, namespace: str, name: str) -> bool:
         return await self.uid_of("ServiceAccount", namespace, name) is not None

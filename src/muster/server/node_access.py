@@ -8,6 +8,7 @@
 | pods | with fieldSelector spec.nodeName=<its name> | list, watch |
 | pods, pods/status | bound to it | get, patch, delete (pods); patch, update (status) |
 | secrets, configmaps | named by an unfinished pod that is bound to it | get |
+| serviceaccounts/token | of an unfinished pod that is bound to it, for that pod | create |
 | services, endpoints, endpointslices | any | get, list, watch |
 | events | | create, patch, update |
 | tokenreviews, subjectaccessreviews | | create: to find out who asks its log endpoint |
@@ -21,14 +22,15 @@ Pure but for the index, which is in memory; on the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from muster.objects.names import NAMESPACE_NODE_LEASE
 from muster.objects.selectors import parse_field_selector
 from muster.server.authorization import Decision
 from muster.server.node_index import NODE_FIELD, NodeIndex, node_of_user
 from muster.server.rbac import Attributes
+from muster.server.tokens import AUDIENCE
 
 RENEW_PATH: Final = "/muster/v1/nodes/renew"
 _READ: Final = frozenset({"get", "list", "watch"})
@@ -71,6 +73,9 @@ class NodeAccess:
         if what in (("", "secrets"), ("", "configmaps")):
             is_plain = verb == "get" and not asked.subresource
             return is_plain and self._nodes.names(node, asked.resource, asked.namespace, asked.name)
+        if what == ("", "serviceaccounts"):
+            is_token = verb == "create" and asked.subresource == "token"
+            return is_token and self._nodes.names(node, asked.resource, asked.namespace, asked.name)
         if what == ("coordination.k8s.io", "leases"):
             is_mine = is_own or (verb == "create" and not asked.name)
             verbs = _WRITE | {"get", "delete"}
@@ -98,6 +103,21 @@ class NodeAccess:
         if asked.subresource == "status":
             return asked.verb in ("get", "patch", "update")
         return not asked.subresource and asked.verb in ("get", "patch", "delete")
+
+
+def token_refusal(node: str, kind: str, pod_spec: Mapping[str, Any], audiences: Sequence[str]) -> str:
+    """Why a node may not have this token of an account that it may ask for; "" when it may. What it is bound to is known."""
+    if kind != "Pod":
+        return f'node "{node}" may have tokens that are bound to a Pod only'
+    if pod_spec.get("nodeName") != node:
+        return f'node "{node}" may have tokens for pods that are bound to it only'
+    allowed = {AUDIENCE}
+    for volume in pod_spec.get("volumes") or ():
+        for source in (volume.get("projected") or {}).get("sources") or ():
+            allowed.add((source.get("serviceAccountToken") or {}).get("audience") or AUDIENCE)
+    if others := [audience for audience in audiences if audience not in allowed]:
+        return f'node "{node}" may have tokens for the audiences that the pod names only, not for {others[0]!r:.100}'
+    return ""
 
 
 def selects_own(selector: str, node: str) -> bool:

@@ -187,7 +187,7 @@ class NodeIndex:
         return sum(1 for record in self._records(node) if record.fields.get(PHASE_FIELD) not in _OVER)
 
     def names(self, node: str, plural: str, namespace: str, name: str) -> bool:
-        """Whether an unfinished pod that is bound to the node names this Secret or ConfigMap."""
+        """Whether an unfinished pod that is bound to the node names this Secret or ConfigMap, or runs as this account."""
         return any(
             record.namespace == namespace
             and record.fields.get(PHASE_FIELD) not in _OVER
@@ -232,9 +232,11 @@ def serial_text(serial: int) -> str:
 
 
 def named_by(pod: Raw) -> Named:
-    """The Secrets and ConfigMaps that a pod names: volumes, variables, credentials for images. Pure, for any shape."""
+    """The Secrets and ConfigMaps that a pod names (volumes, variables, credentials for images), and its service account. Pure,
+    for any shape."""
     spec = _dict(pod.get("spec"))
-    found: set[tuple[str, str]] = set()
+    account = spec.get("serviceAccountName")
+    found: set[tuple[str, str]] = {("serviceaccounts", account)} if isinstance(account, str) and account else set()
     for volume in _dicts(spec.get("volumes")):
         found.update(_of_source(volume, "secretName"))
         for source in _dicts(_dict(volume.get("projected")).get("sources")):

@@ -28,6 +28,7 @@ from muster.client.kubeconfig_file import write_kubeconfig
 from muster.objects.status import Raw
 from muster.server import access_review, audit_policy
 from muster.server.admission import builtin_hooks
+from muster.server.api_access import ApiAccess
 from muster.server.app import App
 from muster.server.audit import AuditLog
 from muster.server.authentication import Authenticator
@@ -157,6 +158,7 @@ class Server:
         authorizer = Authorizer(self.memory.rbac, [NodeAccess(self.memory.nodes), UserAccess(self.memory.people)])
         hooks.hooks += [
             *builtin_hooks(authorizer, self.memory.priorities, self.memory.has_account),
+            ApiAccess(self.memory.automount),
             NodeRestriction(self.memory.nodes, self.pod_range),
             NodeDeletion(self.memory.nodes),
             BandwidthFits(self.memory.capacities),

@@ -12,13 +12,15 @@ from typing import Any
 from muster.objects.patch.json_patch import apply_json_patch
 from muster.objects.patch.merge import apply_merge_patch
 from muster.objects.resources import Resource
-from muster.objects.status import BadRequest, Cause, Invalid, MethodNotAllowed, NotFound, Raw
+from muster.objects.status import BadRequest, Cause, Forbidden, Invalid, MethodNotAllowed, NotFound, Raw
 from muster.objects.time import Clock, format_time
 from muster.server.admission import DEFAULT_ACCOUNT
 from muster.server.config import ServerLimits
 from muster.server.exchange import Request, Response
 from muster.server.handlers import ResourceHandlers, success
 from muster.server.negotiation import encode, negotiate, patch_type
+from muster.server.node_access import token_refusal
+from muster.server.node_index import node_of_user
 from muster.server.options import write_options
 from muster.server.token_keys import TokenKeys
 from muster.server.tokens import AUDIENCE, BOUND_KINDS, service_account_claims, sign
@@ -142,7 +144,7 @@ class Subresources:
         if not isinstance(audiences, list) or not all(isinstance(a, str) and a for a in audiences):
             raise _invalid("TokenRequest", info.name, "spec.audiences", "Invalid value: must be a list of texts")
         now_s = self._clock()
-        bound, node = self._bound(request, _part(spec, "boundObjectRef"))
+        bound, node = self._bound(request, _part(spec, "boundObjectRef"), audiences)
         claims = service_account_claims(
             namespace=info.namespace,
             name=info.name,
@@ -163,11 +165,16 @@ class Subresources:
         }
         return Response(code=201, body=encode(answer, form), content_type=form.content_type)
 
-    def _bound(self, request: Request, ref: Raw) -> tuple[tuple[str, str, str] | None, tuple[str, str] | None]:
+    def _bound(
+        self, request: Request, ref: Raw, audiences: list[str]
+    ) -> tuple[tuple[str, str, str] | None, tuple[str, str] | None]:
         """What the token ends with, and the node (name, uid) of a pod that has one."""
-        if not ref:
-            return None, None
         info = request.info
+        asker = node_of_user(request.actor.user, request.actor.groups)
+        if not ref:
+            if asker:
+                raise Forbidden(token_refusal(asker, "", {}, audiences), kind="serviceaccounts", name=info.name)
+            return None, None
         kind, name, uid = (str(ref.get(key) or "") for key in ("kind", "name", "uid"))
         if kind not in BOUND_KINDS:
             message = f'Unsupported value: "{kind:.80}": supported values: {", ".join(BOUND_KINDS)}'
@@ -177,8 +184,10 @@ class Subresources:
             message = f'Invalid value: "{uid:.80}": {kind} "{name}" has uid {bound.uid}'
             raise _invalid("TokenRequest", info.name, "spec.boundObjectRef.uid", message)
         node = None
+        spec = _part(bound.raw(), "spec") if kind == "Pod" else {}
+        if asker and (why := token_refusal(asker, kind, spec, audiences)):
+            raise Forbidden(why, kind="serviceaccounts", name=info.name)
         if kind == "Pod":
-            spec = _part(bound.raw(), "spec")
             if (spec.get("serviceAccountName") or DEFAULT_ACCOUNT) != info.name:
                 message = f'Invalid value: "{name}": the pod runs as "{spec.get("serviceAccountName")}", not as "{info.name}"'
                 raise _invalid("TokenRequest", info.name, "spec.boundObjectRef.name", message)

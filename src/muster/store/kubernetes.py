@@ -302,6 +302,10 @@ class KubernetesStore:
 
         return await asyncio.gather(*map(one, bindings))
 
+    async def request_token(self, account: str, namespace: str, spec: Mapping[str, Any]) -> Raw:
+        """A token of a service account; beyond the `Store` contract, since only an API server makes them."""
+        return await self.client.request_token(account, namespace, spec)
+
     async def evict(
         self, pod: str, namespace: str, *, grace_period_s: int | None = None, uid: str = "", dry_run: bool = False
     ) -> None:
