@@ -44,7 +44,7 @@ def test_users_of_an_issuer_and_a_policy(tmp_path: Path) -> None:
     (tmp_path / "policy.yaml").write_text(POLICY)
     with oidc_issuer(tmp_path) as issuer:
         env = environment(tmp_path)
-        options = ("--oidc-issuer-url", issuer.url, "--oidc-client-id", "muster", "--oidc-client-id", "other")
+        options: tuple[str, ...] = ("--oidc-issuer-url", issuer.url, "--oidc-client-id", "muster", "--oidc-client-id", "other")
         options += ("--oidc-ca-file", str(issuer.ca_path), "--oidc-username-prefix", "-", "--oidc-signing-algs", "RS256,ES256")
         options += ("--oidc-required-claim", "hd=lab", "--audit-policy-file", str(tmp_path / "policy.yaml"))
         with Up(tmp_path / "data", *options, env=env) as up:

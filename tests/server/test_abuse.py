@@ -21,6 +21,7 @@ from muster.server.metrics import Metrics
 from muster.server.negotiation import Form
 from muster.server.pki import Pki, PkiError
 from muster.server.roles import default_roles
+from muster.server.token_keys import TokenKeys
 from muster.server.tokens import TokenTable, identity_of_secret, token_hash, token_secret
 from tests.server.running import RunningServer, read_all, running
 
@@ -191,7 +192,7 @@ def test_a_token_key_on_another_curve_is_refused(tmp_path: Path) -> None:
     encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     (tmp_path / "sa.key").write_bytes(key.private_bytes(encoding, form, serialization.NoEncryption()))
     with pytest.raises(PkiError, match=r"sa\.key: its curve is secp384r1"):
-        Pki.ensure(tmp_path, wall_clock)
+        TokenKeys(Pki.ensure(tmp_path, wall_clock).directory, wall_clock, 3600)
 
 
 @pytest.mark.parametrize("text", ["foo: !!bool zz", "foo: !!map a", "foo: !!int zz"])

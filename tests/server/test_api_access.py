@@ -68,7 +68,6 @@ def test_nodes_get_tokens_for_their_own_pods_only(tmp_path_factory: pytest.TempP
                 "volumes": [{"name": "v", "projected": {"sources": [vault]}}],
             }
             server.create("/api/v1/namespaces/default/pods", {"metadata": {"name": name}, "spec": spec})
-        anchor = {"kind": "Secret", "apiVersion": "v1", "name": "s"}
         server.create("/api/v1/namespaces/default/secrets", {"metadata": {"name": "s"}})
 
         def ask(account: str, pod: str = "", audiences: tuple[str, ...] = (), **ref: str) -> Any:
@@ -84,7 +83,7 @@ def test_nodes_get_tokens_for_their_own_pods_only(tmp_path_factory: pytest.TempP
         assert "audiences that the pod names" in ask("bot", "own", ("bank",)).message
         assert "bound to it only" in ask("bot", "foreign").message
         assert "bound to a Pod only" in ask("bot").message
-        assert "bound to a Pod only" in ask("bot", **anchor).message
+        assert "bound to a Pod only" in ask("bot", kind="Secret", apiVersion="v1", name="s").message
         assert ask("default", "own").code == 403, "no pod here runs as that account"
         assert mine.request("GET", "/api/v1/namespaces/default/serviceaccounts/bot").code == 403
         done = {"status": {"phase": "Succeeded"}}

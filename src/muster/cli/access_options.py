@@ -30,8 +30,7 @@ class AccessOptions(msgspec.Struct, frozen=True, kw_only=True):
     def settings(self) -> AuthenticationSettings:
         from muster.server.oidc_settings import AuthenticationSettings, OidcOptions
 
-        given = {key: tuple(value) if isinstance(value, list) else value for key, value in self.oidc.items()}
-        return AuthenticationSettings(file=self.authentication_config, options=OidcOptions(**given))
+        return AuthenticationSettings(file=self.authentication_config, options=OidcOptions(**self.oidc))
 
 
 _OIDC: tuple[tuple[str, str, str, str, bool], ...] = (
