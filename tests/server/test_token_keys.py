@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from muster.objects.time import wall_clock
 from muster.server import jws
 from muster.server.certificates import key_pem, new_key
 from muster.server.pki import PkiError
@@ -89,6 +90,21 @@ def _kid(token: str) -> str:
     return str(header["kid"])
 
 
+def test_tokens_end_a_minute_after_their_pod_should_have(tmp_path: Path) -> None:
+    clock = Clock()
+    clock.now = wall_clock()  # certificates are checked by the machine's own
+    with running(tmp_path, clock=clock) as server:
+        pods = "/api/v1/namespaces/default/pods"
+        meta = {"name": "p", "finalizers": ["example.org/stays"]}
+        server.create(pods, {"metadata": meta, "spec": {"containers": [{"name": "c", "image": "i"}]}})
+        token = _token(server, boundObjectRef={"kind": "Pod", "apiVersion": "v1", "name": "p"})
+        server.request("DELETE", f"{pods}/p?gracePeriodSeconds=0")
+        clock.now += 59
+        assert server.request("GET", "/api", token=token).code == 200
+        clock.now += 3
+        assert server.request("GET", "/api", token=token).code == 401
+
+
 def test_rotation_while_the_server_runs(tmp_path: Path) -> None:
     with running(tmp_path, settings_check_interval_s=0.02) as server:
         old = _token(server)
@@ -159,6 +175,12 @@ def test_tokens_that_are_bound(server: RunningServer, namespace: str) -> None:
     assert ask("bot", kind="Pod", name="p", uid="another").code == 422
     assert ask("bot", kind="ConfigMap", name="p").code == 422
     assert ask("bot", kind="Pod", name="gone").code == 404
+    running_pod = {"status": {"phase": "Running"}}
+    merge = {"content-type": "application/merge-patch+json"}
+    assert server.request("PATCH", f"{base}/pods/p/status", running_pod, headers=merge).code == 200
+    server.request("DELETE", f"{base}/pods/p?gracePeriodSeconds=30")
+    assert "deletionTimestamp" in server.request("GET", f"{base}/pods/p").json["metadata"]
+    assert _info(server, to_pod) != 401, "it needs its token to end in order"
     server.request("DELETE", f"{base}/pods/p?gracePeriodSeconds=0")
     assert _info(server, to_pod) == 401
     server.request("DELETE", f"/api/v1/nodes/{node['name']}")

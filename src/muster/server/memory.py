@@ -14,7 +14,7 @@ from collections.abc import Callable
 from muster.controllers.work_sizes import is_kind_of_job
 from muster.objects.labels import Muster
 from muster.objects.status import NotFound, Raw
-from muster.objects.time import Clock
+from muster.objects.time import Clock, parse_time
 from muster.server.admission import PriorityClasses
 from muster.server.authorization import RBAC_GROUP, RbacIndex
 from muster.server.bandwidth_admission import FOLLOWED, Capacities
@@ -47,6 +47,9 @@ _SAYS_WHOSE = b'"muster.dev/'
 """Pods without any such label or annotation have no user and no queue, and need not be decoded."""
 
 
+DELETION_LEEWAY_S = 60.0
+"""How long tokens outlive the moment at which what they are bound to was to be gone; as in Kubernetes."""
+
 Follower = Callable[[Collection, Event], None]
 
 
@@ -65,6 +68,7 @@ def follow(store: EmbeddedStore, follower: Follower) -> None:
 class Memory:
     def __init__(self, store: EmbeddedStore, clock: Clock) -> None:
         self._store = store
+        self._clock = clock
         self.rbac = RbacIndex()
         self.tokens = TokenTable()
         self.priorities = PriorityClasses()
@@ -130,12 +134,16 @@ class Memory:
     # --- look-ups in the store itself
 
     async def uid_of(self, kind: str, namespace: str, name: str) -> str | None:
-        """The uid of a core object that is there and not being deleted."""
+        """The uid of a core object that is there and whose time has not come: a pod that is being ended still needs its token."""
         try:
             record = self._store.get_record(self._store.catalog.by_kind("", kind), name, None if kind == "Node" else namespace)
         except NotFound:
             return None
-        return None if record.deleting else record.uid
+        if record.deleting:
+            until = record.raw()["metadata"].get("deletionTimestamp")
+            if not isinstance(until, str) or self._clock() > parse_time(until) + DELETION_LEEWAY_S:
+                return None
+        return record.uid
 
     def automount(self, namespace: str, account: str) -> bool | None:
         """What the service account says about tokens in its pods."""
