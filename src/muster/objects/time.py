@@ -54,7 +54,7 @@ def format_micro_time(instant: float) -> str:
     micros = round((instant - whole_s) * 1_000_000)
     if micros == 1_000_000:
         whole_s, micros = whole_s + 1, 0
-    return f"{_utc(whole_s).isoformat(timespec='seconds')}.{micros:06d}Z"
+    return f"{_format_second(whole_s)[:-1]}.{micros:06d}Z"
 
 
 def parse_time(text: str) -> float:

@@ -134,7 +134,7 @@ class Memory:
     # --- look-ups in the store itself
 
     async def uid_of(self, kind: str, namespace: str, name: str) -> str | None:
-        """The uid of a core object that is there and whose time has not come: a pod that is being ended still needs its token."""
+        """The uid of a core object that is there and whose time has not come: a pod that is ending needs its token."""
         try:
             record = self._store.get_record(self._store.catalog.by_kind("", kind), name, None if kind == "Node" else namespace)
         except NotFound:
