@@ -465,12 +465,14 @@ async def test_answers_that_can_not_be_used(issuer: OidcIssuer, path: str, code:
             await tokens.identity(issuer.token())
 
 
-async def test_keys_over_plain_http_are_not_taken(issuer: OidcIssuer) -> None:
-    told = {"issuer": issuer.url, "jwks_uri": "http://127.0.0.1/keys"}
+@pytest.mark.parametrize("place", ["http://127.0.0.1/keys", "https://[", "https://", "/keys", 7, None, "file:///etc/passwd"])
+async def test_keys_from_elsewhere_than_an_https_url_are_not_taken(issuer: OidcIssuer, place: Any) -> None:
+    told = {"issuer": issuer.url, "jwks_uri": place}
     issuer.answers["/.well-known/openid-configuration"] = (200, json.dumps(told).encode())
     async with _tokens(_trusting(issuer)) as tokens:
-        with pytest.raises(TokenRefused, match="not an https:// URL"):
+        with pytest.raises(TokenRefused, match="is not known"):
             await tokens.identity(issuer.token())
+    assert len(issuer.requests) == 1
 
 
 async def test_an_issuer_that_nobody_vouches_for(issuer: OidcIssuer) -> None:

@@ -61,7 +61,7 @@ class OidcTokens:
                 self._issuers[issuer.url] = old.pop(issuer.url)
             else:
                 self._issuers[issuer.url] = (issuer, IssuerKeys(issuer, self._clock, on_change=self._verified.clear))
-        self._closing += [keys for _, keys in old.values()]
+        self._closing = [keys for keys in (*self._closing, *(keys for _, keys in old.values())) if keys.is_fetching]
         self._verified.clear()
 
     def warm_up(self) -> None:

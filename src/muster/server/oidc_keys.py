@@ -21,7 +21,7 @@ import aiohttp
 import msgspec
 
 from muster import __version__
-from muster.client.urls import UrlError, proxy_from_environment
+from muster.client.urls import proxy_from_environment
 from muster.objects.time import Clock
 from muster.server.jws import Token, VerifyKey, key_of_jwk
 from muster.server.logs import logger
@@ -83,6 +83,10 @@ class IssuerKeys:
             self._tried_at = self._clock()
             self._task = asyncio.get_running_loop().create_task(self._refresh())
 
+    @property
+    def is_fetching(self) -> bool:
+        return self._task is not None
+
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
@@ -101,7 +105,7 @@ class IssuerKeys:
             async with asyncio.timeout(FETCH_TIMEOUT_S):
                 documents = await self._fetch()
             keys = _keys_of(documents[1])
-        except (_Unusable, UrlError, aiohttp.ClientError, OSError, TimeoutError) as error:
+        except Exception as error:  # noqa: BLE001 - the root of a task; whatever the issuer answers, nobody here fails by it
             what = f"no answer within {FETCH_TIMEOUT_S:g} s" if isinstance(error, TimeoutError) else str(error)
             self.problem = f"{self._issuer.discovery}: {what or type(error).__name__}"
             log.warning("keys of an issuer can't be fetched", issuer=self._issuer.url, problem=what, keys_kept=len(self._keys))
@@ -120,8 +124,10 @@ class IssuerKeys:
         if self._tls is None:
             cadata = self._issuer.ca_pem or None
             self._tls = await asyncio.to_thread(ssl.create_default_context, cadata=cadata)
-        headers = {"User-Agent": f"muster/{__version__}", "Accept": "application/json"}
-        async with aiohttp.ClientSession(headers=headers, cookie_jar=aiohttp.DummyCookieJar()) as session:
+        headers = {"User-Agent": f"muster/{__version__}", "Accept": "application/json", "Accept-Encoding": "identity"}
+        # Not compressed: a few bytes could become more than may be read.
+        options: dict[str, Any] = {"cookie_jar": aiohttp.DummyCookieJar(), "auto_decompress": False}
+        async with aiohttp.ClientSession(headers=headers, **options) as session:
             discovery = await self._document(session, self._issuer.discovery)
             told, place = discovery.get("issuer"), discovery.get("jwks_uri")
             if told != self._issuer.url:
