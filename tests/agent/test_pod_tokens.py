@@ -145,5 +145,6 @@ def test_volumes_name_tokens() -> None:
     tokens[("vault", 7200)] = "it is refused: no"
     with pytest.raises(AgentError, match="'t': serviceAccountToken: it is refused: no"):
         files_of(volume, PodFields(pod={}, spec=spec, tokens=tokens), {})
+    assert list(wanted(_spec(volumes=[{**raw, "name": "kube-api-access-x"}]))) == [], "what a cluster adds is not asked for"
     lenient = msgspec.convert({**raw, "name": "kube-api-access-x"}, Volume)
     assert set(files_of(lenient, PodFields(pod={}, spec=spec, tokens=tokens), {})) == {"token"}

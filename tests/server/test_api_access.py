@@ -46,8 +46,8 @@ def test_what_is_mounted_there_already_stays() -> None:
     assert with_access(spec, "x") is spec
     mixed = with_access({**spec, "initContainers": [{"name": "b"}]}, "x")
     assert mixed["containers"] == spec["containers"]
-    assert mixed["initContainers"][0]["volumeMounts"][0]["name"] == "kube-api-access-x"
-    assert [volume["name"] for volume in mixed["volumes"]] == ["mine", "kube-api-access-x"]
+    assert mixed["initContainers"][0]["volumeMounts"][0]["name"] == "api-access-x"
+    assert [volume["name"] for volume in mixed["volumes"]] == ["mine", "api-access-x"]
 
 
 @pytest.mark.parametrize("spec", [{}, {"containers": None}, {"containers": [3]}, {"containers": [{"volumeMounts": 7}]}])

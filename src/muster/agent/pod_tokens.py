@@ -21,6 +21,9 @@ from muster.objects.meta import name_of, namespace_of, uid_of
 from muster.objects.status import ApiError, BadRequest, Forbidden, Invalid, MethodNotAllowed, NotFound, Raw
 from muster.objects.time import Clock, parse_time
 
+API_ACCESS_PREFIX: Final = "kube-api-access-"
+"""Volumes that a real cluster adds to every pod for calling its API. What of them can't be had is left out; a token is not even
+asked for, since agents on such a cluster may not, and nobody who wrote the pod wanted it."""
 KEPT_MAX: Final = 4096
 RENEW_AFTER: Final = 0.8
 """Of its life."""
@@ -50,7 +53,9 @@ class _Kept(msgspec.Struct, frozen=True):
 def wanted(spec: PodSpec) -> Iterator[TokenKey]:
     """The tokens that its volumes name."""
     for volume in spec.volumes:
-        for source in volume.projected.sources if volume.projected is not None else ():
+        if volume.projected is None or volume.name.startswith(API_ACCESS_PREFIX):
+            continue
+        for source in volume.projected.sources:
             if (told := source.service_account_token) is not None:
                 yield told.audience, told.expiration_seconds or LIFETIME_S
 

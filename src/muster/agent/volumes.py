@@ -19,7 +19,7 @@ import msgspec
 from muster.agent.contracts import AgentError, Mount
 from muster.agent.environment import Decoded, PodFields, SourceKey, Sources, data_once, expand, field_value, resource_value
 from muster.agent.layout import Layout
-from muster.agent.pod_tokens import LIFETIME_S
+from muster.agent.pod_tokens import API_ACCESS_PREFIX, LIFETIME_S
 from muster.objects.kinds.containers import Container, VolumeMount
 from muster.objects.kinds.pods import PodSpec
 from muster.objects.kinds.volume_sources import HostPathVolumeSource
@@ -31,8 +31,6 @@ VOLUME_BYTES_MAX: Final = 8 << 20
 POD_BYTES_MAX: Final = 64 << 20
 """Of all such volumes of a pod together: it costs a manifest nothing to name one Secret a thousand times."""
 PATH_LEN_MAX: Final = 4096
-API_ACCESS_PREFIX: Final = "kube-api-access-"
-"""Volumes that a real cluster adds to every pod for calling its API. What of them can't be had is left out."""
 _SUPPORTED: Final = ("configMap", "secret", "projected", "downwardAPI", "emptyDir", "hostPath")
 
 

@@ -1,4 +1,4 @@
-"""The volume through which a pod's containers find a token, the CA and their namespace: Kubernetes' `kube-api-access-...`.
+"""The volume through which a pod's containers find a token, the CA and their namespace, where Kubernetes puts them.
 
 Kubernetes adds it to every pod unless told not to. Here a pod has it where it, or else its service account, says
 `automountServiceAccountToken: true`: most work never calls the API, and a token that is not there can't be stolen.
@@ -19,6 +19,8 @@ from muster.server.bootstrap import CA_CONFIG_MAP
 from muster.store.embedded.admission import AdmissionRequest
 
 MOUNT_PATH: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
+PREFIX: Final = "api-access-"
+"""Not Kubernetes' `kube-api-access-`: agents leave out what they can't have of those, and this one was asked for."""
 LIFETIME_S: Final = 3607
 """An hour, and a little that tells it from what a user asked for; as in Kubernetes."""
 
@@ -43,7 +45,7 @@ class ApiAccess(Hook):
 
 def with_access(spec: Raw, suffix: str) -> Raw:
     """The spec with the volume, mounted by every container that has nothing at its place; unchanged when none needs it."""
-    name = f"kube-api-access-{suffix}"
+    name = f"{PREFIX}{suffix}"
     made: Raw = dict(spec)
     is_needed = False
     for word in ("initContainers", "containers"):
