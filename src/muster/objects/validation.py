@@ -38,6 +38,7 @@ from muster.objects.rules import (
     muster_queues,
     pods,
     storage,
+    webhooks,
     workloads,
 )
 from muster.objects.rules.report import Report, obj, objs, text, texts
@@ -189,8 +190,8 @@ _RULES: Final[Mapping[tuple[str, str], Rule]] = {
     (RBAC_GROUP, "ClusterRole"): access.check_cluster_role,
     (RBAC_GROUP, "RoleBinding"): access.check_role_binding,
     (RBAC_GROUP, "ClusterRoleBinding"): access.check_cluster_role_binding,
-    ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"): access.check_webhooks,
-    ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"): access.check_webhooks,
+    ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"): webhooks.check_webhooks,
+    ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"): webhooks.check_webhooks,
     **{
         ("authorization.k8s.io", kind): access.check_access_review
         for kind in ("SelfSubjectAccessReview", "SubjectAccessReview", "LocalSubjectAccessReview")

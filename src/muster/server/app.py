@@ -27,7 +27,7 @@ from typing import Any
 from muster.objects.status import ApiError, BadRequest, InternalError, ServiceUnavailable, Timeout, Unauthorized
 from muster.objects.time import Clock
 from muster.server import audit_events
-from muster.server.audit import AuditLog
+from muster.server.audit import NOTES, AuditLog
 from muster.server.audit_policy import DEFAULT, Level, Policy, Stage, Telling
 from muster.server.authentication import ANONYMOUS, JOIN_PATHS, OPEN_PATHS, Authenticator, CredentialsRefused, impersonated
 from muster.server.authorization import MASTERS, Authorizer
@@ -255,12 +255,13 @@ class App:
             limits=self._limits,
             client=exchange.client,
         )
+        request.notes = exchange.notes  # also of requests that are refused
+        NOTES.set(exchange.notes)
         try:
             answer = await self._within_time(request) if exchange.info.is_write else await self._handlers.handle(request)
         finally:
             if exchange.telling is not None and exchange.telling.level >= Level.REQUEST:
                 exchange.request_body = request.received
-        exchange.notes.update(request.notes)
         if isinstance(answer, Stream):
             await self._stream(exchange, scope, receive, send, answer)
         else:

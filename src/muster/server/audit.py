@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
 
 import msgspec
@@ -27,6 +28,18 @@ from muster.server.logs import logger
 
 _FLUSH_DELAY_S = 0.1
 log = logger(__name__)
+
+
+NOTES_MAX = 64
+"""Notes of one request, at most."""
+NOTES: ContextVar[dict[str, str] | None] = ContextVar("audit_notes", default=None)
+"""What the line of the request says beside the rest, in the task that serves it; None for writes of Muster itself."""
+
+
+def add_note(key: str, value: str) -> None:
+    notes = NOTES.get()
+    if notes is not None and (len(notes) < NOTES_MAX or key in notes):
+        notes[key] = value
 
 
 class AuditLog:

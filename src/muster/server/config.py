@@ -88,6 +88,17 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     node_silence_timeout_s: float = 4 * 3600.0
     """A log that is followed, and in which nothing happens for so long, ends."""
 
+    # --- admission webhooks
+    webhook_calls_at_once_max: int = 32
+    """Calls of one webhook, and connections to it; further ones wait."""
+    webhook_calls_per_hook_max: int = 96
+    """Calls of one webhook that are under way or wait. Beyond that 429: a webhook that hangs shall not take every slot."""
+    webhook_calls_max: int = 160
+    """Calls of all webhooks. Less than `in_flight_write_max`, so that writes that concern none go on."""
+    webhook_phase_timeout_s: float = 30.0
+    """All mutating webhooks of a write together, and all validating ones: as long as a single one may take."""
+    webhook_answer_bytes_max: int = 3 * MIB
+
     # --- files
     audit_file_bytes_max: int = 100 * MIB
     audit_files_max: int = 5

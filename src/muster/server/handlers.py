@@ -299,6 +299,7 @@ class ResourceHandlers:
             grace_period_s=options.grace_period_s,
             options=options.write,
             actor=request.actor,
+            warnings=request.warnings,
         )
         return success(
             {"group": resource.group, "kind": resource.plural} if resource.group else {"kind": resource.plural}, form

@@ -9,10 +9,11 @@ Concurrency: on the event loop. The callback decodes only the few kinds that it 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from muster.controllers.work_sizes import is_kind_of_job
 from muster.objects.labels import Muster
+from muster.objects.resources import Resource
 from muster.objects.status import NotFound, Raw
 from muster.objects.time import Clock, parse_time
 from muster.server.admission import PriorityClasses
@@ -23,6 +24,9 @@ from muster.server.node_index import NodeIndex
 from muster.server.people import FOLLOWED as PEOPLE
 from muster.server.people import People
 from muster.server.tokens import TOKEN_NAMESPACE, TokenTable, identity_of_secret
+from muster.server.webhook_matching import GROUP as WEBHOOK_GROUP
+from muster.server.webhook_matching import KINDS as WEBHOOK_KINDS
+from muster.server.webhook_matching import Configurations
 from muster.store.contract import EventType
 from muster.store.embedded import EmbeddedStore
 from muster.store.embedded.collection import Collection
@@ -43,6 +47,7 @@ _NODES = "nodes"
 _DOMAINS = "domains.kuscia.secretflow"
 _CAPACITIES = {_NODES: "Node", _DOMAINS: "Domain", "appimages.kuscia.secretflow": "AppImage"}
 _PEOPLE = {f"{kind.lower()}s.{group}": (group, kind) for group, kind in PEOPLE if kind != "Pod"}
+_WEBHOOKS = {f"{kind.lower()}s.{WEBHOOK_GROUP}": kind for kind in WEBHOOK_KINDS}
 _SAYS_WHOSE = b'"muster.dev/'
 """Pods without any such label or annotation have no user and no queue, and need not be decoded."""
 
@@ -75,11 +80,13 @@ class Memory:
         self.capacities = Capacities()
         self.nodes = NodeIndex(store)
         self.people = People(clock, self.capacities.image, self.capacities.is_partner)
+        self.webhooks = Configurations(self._versions_of)
 
     def start(self) -> None:
         """Read what is there, then follow."""
         roles = tuple((RBAC_GROUP, kind) for kind in _RBAC_KINDS.values())
-        for group, kind in (*roles, ("scheduling.k8s.io", "PriorityClass"), *FOLLOWED, *_PEOPLE.values()):
+        webhooks = tuple((WEBHOOK_GROUP, kind) for kind in WEBHOOK_KINDS)
+        for group, kind in (*roles, ("scheduling.k8s.io", "PriorityClass"), *webhooks, *FOLLOWED, *_PEOPLE.values()):
             resource = self._store.catalog.by_kind(group, kind)
             for record in self._store.list_records(resource).records:
                 self._take(resource.qualified, record, deleted=False)
@@ -89,6 +96,7 @@ class Memory:
         for record in self._store.list_records(secrets, TOKEN_NAMESPACE).records:
             self._take(_SECRETS, record, deleted=False)
         follow(self._store, self._on_change)
+        self._store.on_resources_changed.append(self.webhooks.forget)
 
     def _on_change(self, collection: Collection, event: Event) -> None:
         self._take(collection.id, event.record, deleted=event.type is EventType.DELETED)
@@ -105,6 +113,8 @@ class Memory:
             self.rbac.apply(kind, record.raw(), deleted=deleted)
         elif id_ == _PRIORITIES:
             self.priorities.apply(record.raw(), deleted=deleted)
+        elif id_ in _WEBHOOKS:
+            self.webhooks.apply(_WEBHOOKS[id_], record.raw(), deleted=deleted)
         elif id_ in _CAPACITIES:
             raw = record.raw()
             self.capacities.apply(_CAPACITIES[id_], raw, deleted=deleted)
@@ -132,6 +142,15 @@ class Memory:
             self.tokens.put(name, *found)
 
     # --- look-ups in the store itself
+
+    def _versions_of(self, resource: Resource) -> list[Resource]:
+        return [other for other in self._store.catalog if (other.group, other.kind) == (resource.group, resource.kind)]
+
+    def namespace_labels(self, name: str) -> Mapping[str, str] | None:
+        try:
+            return self._store.get_record(self._store.catalog.by_kind("", "Namespace"), name).labels
+        except NotFound:
+            return None
 
     async def uid_of(self, kind: str, namespace: str, name: str) -> str | None:
         """The uid of a core object that is there and whose time has not come: a pod that is ending needs its token."""

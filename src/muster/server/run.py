@@ -58,6 +58,10 @@ from muster.server.subresources import Subresources
 from muster.server.token_keys import IssuerDiscovery, TokenKeys
 from muster.server.tokens import TOKEN_PREFIX, new_token, token_hash
 from muster.server.user_access import UserAccess
+from muster.server.webhook_calling import Caller
+from muster.server.webhook_metrics import WebhookMetrics
+from muster.server.webhook_services import resolver
+from muster.server.webhooks import Webhooks
 from muster.server.who_am_i import WhoAmI
 from muster.server.whose_work import FillsInUser
 from muster.store.embedded import EmbeddedStore
@@ -165,11 +169,20 @@ class Server:
             QueueActs(by_rbac(authorizer), config.clock),
             FillsInUser(self.memory.people),
             *self.extra_hooks,
+        ]
+        webhooks = self._webhooks(Admissions(hooks.hooks))
+        hooks.hooks += [
             # The last to judge: what it accepts counts from then on.
             SubmissionLimits(self.memory.people, access_review.by_rbac(Authorizer(self.memory.rbac))),
         ]
         await bootstrap(self.store)
         token = await self._admin_token()
+        self._keeper = Keeper(self.store, self.memory.rbac, self._ca_text)
+        await self._keeper.start()
+        self._undo.push_async_callback(self._keeper.stop)
+        # Only now, and before anybody can ask for anything: no webhook keeps a server from starting.
+        hooks.hooks.insert(-1, webhooks)
+        self.store.body_admission = webhooks
         app = self._application(authorizer, self._open_audit())
         context = self.pki.server_context()
         self._listener = Listener(
@@ -184,15 +197,25 @@ class Server:
         )
         await self._listener.start()
         self._undo.push_async_callback(self._listener.stop, config.stop_grace_s)
-        self._keeper = Keeper(self.store, self.memory.rbac, self._ca_text)
-        await self._keeper.start()
-        self._undo.push_async_callback(self._keeper.stop)
         renewal = asyncio.get_running_loop().create_task(self._renew_certificates(context))
         self._undo.push_async_callback(_cancel, renewal)
         following = asyncio.get_running_loop().create_task(self._follow_settings())
         self._undo.push_async_callback(_cancel, following)
         self._oidc.warm_up()
         write_kubeconfig(config.kubeconfig_path, server=self.url, ca=self.pki.ca_pem, token=token)
+
+    def _webhooks(self, hooks: Admission) -> Webhooks:
+        caller = Caller(resolver(self.store), limits=self.config.limits, metrics=self.metrics)
+        self._undo.push_async_callback(caller.close)
+        return Webhooks(
+            self.memory.webhooks,
+            caller,
+            again=hooks,
+            namespace_labels=self.memory.namespace_labels,
+            metrics=WebhookMetrics(self.metrics.registry),
+            limits=self.config.limits,
+            entropy=self._entropy,
+        )
 
     def _application(self, authorizer: Authorizer, audit: AuditLog | None) -> App:
         config = self.config

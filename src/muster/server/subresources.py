@@ -85,6 +85,7 @@ class Subresources:
             annotations=_texts(annotations) if annotations else None,
             options=options,
             actor=request.actor,
+            warnings=request.warnings,
         )
         return success({}, form, code=201)
 
@@ -112,6 +113,7 @@ class Subresources:
             uid=str(_part(wanted, "preconditions").get("uid") or ""),
             dry_run=options.dry_run or wanted.get("dryRun") == ["All"],
             actor=request.actor,
+            warnings=request.warnings,
         )
         return success({}, form, code=201)
 
@@ -220,7 +222,7 @@ class Subresources:
             return Response(body=encode(scale, form), content_type=form.content_type)
         options = write_options(request)
         scale = await self._store.update_scale(
-            resource, info.name, wanted, info.namespace or None, options, actor=request.actor
+            resource, info.name, wanted, info.namespace or None, options, actor=request.actor, warnings=request.warnings
         )
         return Response(body=encode(scale, form), content_type=form.content_type)
 

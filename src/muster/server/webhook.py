@@ -45,6 +45,7 @@ from muster.objects.status import (
 from muster.objects.structural import Structural
 from muster.objects.time import Clock, format_micro_time, wall_clock
 from muster.objects.validation import validate_object
+from muster.server.admission_review import API_VERSION, Question
 from muster.server.decoding import decode_json
 from muster.server.logs import logger
 from muster.store.embedded.admission import Actor, Admission, AdmissionOperation, AdmissionRequest, Admissions
@@ -53,7 +54,6 @@ from muster.store.embedded.rules import conform, invalid
 log = logger(__name__)
 
 REVIEWS = Counter("muster_webhook_reviews", "Admission reviews answered.", ["path", "operation", "resource", "result"])
-API_VERSION = "admission.k8s.io/v1"
 BODY_BYTES_MAX = 16 << 20
 """An object and its predecessor, each at most 3 MiB at the API server, with room for the envelope."""
 DEPTH_MAX = 140
@@ -71,34 +71,6 @@ _OPERATIONS: dict[str, AdmissionOperation] = {"CREATE": "CREATE", "UPDATE": "UPD
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
-
-
-class _Kind(msgspec.Struct):
-    group: str = ""
-    version: str = ""
-    resource: str = ""
-
-
-class _User(msgspec.Struct):
-    username: str = ""
-    uid: str = ""
-    groups: list[str] | None = None
-    extra: dict[str, list[str]] | None = None
-
-
-class _Review(msgspec.Struct, rename="camel"):
-    """The part of an AdmissionRequest that is used."""
-
-    uid: str
-    resource: _Kind
-    operation: str
-    sub_resource: str = ""
-    name: str = ""
-    namespace: str = ""
-    object: Raw | None = None
-    old_object: Raw | None = None
-    user_info: _User = msgspec.field(default_factory=_User)
-    dry_run: bool | None = None
 
 
 class Webhook:
@@ -176,11 +148,11 @@ class Webhook:
         REVIEWS.labels(path, review.operation, resource.qualified if resource else "", result).inc()
         return {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}
 
-    def _is_judged(self, review: _Review) -> bool:
+    def _is_judged(self, review: Question) -> bool:
         """Of a pod: whether it is Muster's business, or was."""
         return any(_says_something(raw) or self._is_ours(raw) for raw in (review.object, review.old_object) if raw is not None)
 
-    def _tell(self, path: str, review: _Review, response: Raw) -> None:
+    def _tell(self, path: str, review: Question, response: Raw) -> None:
         """Once for a request: when it is validated, which comes last, or when it is refused before that."""
         if self._listener is None or review.dry_run or (path != "/validate" and response["allowed"]):
             return
@@ -208,7 +180,7 @@ class Webhook:
             }
         )
 
-    def _was_told(self, review: _Review, status: Raw) -> bool:
+    def _was_told(self, review: Question, status: Raw) -> bool:
         """An API server asks again when it had an old copy of the object: for the same user about the same change."""
         now = self._clock()
         who, what = review.user_info.username, (review.operation, review.resource.resource, review.namespace, review.name)
@@ -219,7 +191,7 @@ class Webhook:
             self._told[key] = now
         return is_known
 
-    async def _judge(self, path: str, review: _Review, resource: Resource, response: Raw, warnings: list[str]) -> None:
+    async def _judge(self, path: str, review: Question, resource: Resource, response: Raw, warnings: list[str]) -> None:
         raw = conform(resource, review.object) if review.object is not None else None
         request = _request(review, resource, raw, warnings)
         if path == "/mutate":
@@ -255,14 +227,14 @@ def structural_of(resource: Resource) -> Structural:
     return Structural(schema_of(resource.view))
 
 
-def _parse(body: bytes) -> _Review:
+def _parse(body: bytes) -> Question:
     document = decode_json(body, depth_max=DEPTH_MAX)
     if not isinstance(document, dict) or document.get("kind") != "AdmissionReview":
         raise BadRequest("the body is no AdmissionReview")
     if document.get("apiVersion") != API_VERSION:
         raise BadRequest(f"apiVersion {document.get('apiVersion')!r:.80} is not served; this webhook speaks {API_VERSION}")
     try:
-        review = msgspec.convert(document.get("request"), _Review)
+        review = msgspec.convert(document.get("request"), Question)
     except msgspec.ValidationError as error:
         raise BadRequest(f"request: {error}") from None
     if review.operation not in _OPERATIONS:
@@ -270,7 +242,7 @@ def _parse(body: bytes) -> _Review:
     return review
 
 
-def _request(review: _Review, resource: Resource, raw: Raw | None, warnings: list[str]) -> AdmissionRequest:
+def _request(review: Question, resource: Resource, raw: Raw | None, warnings: list[str]) -> AdmissionRequest:
     meta = (raw or review.old_object or {}).get("metadata")
     meta = meta if isinstance(meta, dict) else {}
     user = review.user_info
@@ -292,7 +264,7 @@ def _request(review: _Review, resource: Resource, raw: Raw | None, warnings: lis
     )
 
 
-def _refusal(review: _Review, error: ApiError) -> Raw:
+def _refusal(review: Question, error: ApiError) -> Raw:
     """The API server shows `status.message` to the user, after the name of the webhook."""
     return {"uid": review.uid, "allowed": False, "status": error.to_status()}
 

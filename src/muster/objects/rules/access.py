@@ -1,19 +1,17 @@
-"""Rules for roles and bindings, webhooks, access reviews, priority classes. Pure."""
+"""Rules for roles and bindings, access reviews, priority classes. Pure."""
 
 from __future__ import annotations
 
 from typing import Final
-from urllib.parse import urlsplit
 
 from muster.objects.kinds.rbac import GROUP as RBAC_GROUP
 from muster.objects.names import validate_path_segment, validate_subdomain
-from muster.objects.rules.report import Report, check_immutable, check_selector, number, obj, objs, text, texts, unique
+from muster.objects.rules.report import Report, check_immutable, check_selector, number, obj, objs, text, texts
 from muster.objects.status import Raw
 
 PRIORITY_MAX: Final = 1_000_000_000
 """The highest priority for classes other than the system's own."""
 _SYSTEM_CLASSES: Final = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
-_OPERATIONS: Final = ("*", "CREATE", "UPDATE", "DELETE", "CONNECT")
 
 
 def check_role(report: Report, raw: Raw, old: Raw | None) -> None:
@@ -102,55 +100,6 @@ def check_priority_class(report: Report, raw: Raw, old: Raw | None) -> None:
         for word in ("value", "preemptionPolicy"):
             if raw.get(word, 0) != old.get(word, 0):
                 report.forbidden(word, "may not be changed in an update; delete the class and create it anew")
-
-
-def check_webhooks(report: Report, raw: Raw, old: Raw | None) -> None:
-    webhooks = list(objs(raw, "webhooks", ""))
-    unique(report, webhooks)
-    for where, webhook in webhooks:
-        name = text(webhook, "name")
-        report.names(f"{where}.name", name, validate_subdomain(name))
-        if name.count(".") < 2:
-            report.invalid(f"{where}.name", name, "should be a domain with at least three segments separated by dots")
-        _check_client(report, obj(webhook, "clientConfig"), f"{where}.clientConfig")
-        versions = texts(webhook, "admissionReviewVersions")
-        if not versions:
-            report.required(f"{where}.admissionReviewVersions", "must specify one of v1, v1beta1")
-        elif not {"v1", "v1beta1"} & set(versions):
-            report.invalid(f"{where}.admissionReviewVersions", versions, "must include at least one of v1, v1beta1")
-        for word in ("namespaceSelector", "objectSelector"):
-            check_selector(report, obj(webhook, word), f"{where}.{word}")
-        for path, rule in objs(webhook, "rules", where):
-            for word in ("operations", "apiGroups", "apiVersions", "resources"):
-                values = texts(rule, word)
-                if not values:
-                    report.required(f"{path}.{word}")
-                elif "*" in values and len(values) > 1:
-                    report.invalid(f"{path}.{word}", values, f"if '*' is present, must not specify other {word}")
-            for operation in texts(rule, "operations"):
-                if operation not in _OPERATIONS:
-                    report.unsupported(f"{path}.operations", operation, _OPERATIONS)
-
-
-def _check_client(report: Report, client: Raw, path: str) -> None:
-    url, service = client.get("url"), client.get("service")
-    if (url is None) == (service is None):
-        report.required(path, "exactly one of url or service is required")
-        return
-    if isinstance(url, str):
-        try:
-            parts = urlsplit(url)
-        except ValueError as error:
-            report.invalid(f"{path}.url", url, str(error))
-            return
-        if parts.scheme != "https" or not parts.hostname:
-            report.invalid(f"{path}.url", url, "'https' is the only allowed URL scheme, and a host must be specified")
-        if parts.query or parts.fragment or "@" in parts.netloc:
-            report.invalid(f"{path}.url", url, "user, query and fragment are not permitted in the URL")
-    elif isinstance(service, dict):
-        for word in ("name", "namespace"):
-            if not text(service, word):
-                report.required(f"{path}.service.{word}")
 
 
 def check_access_review(report: Report, raw: Raw, old: Raw | None) -> None:

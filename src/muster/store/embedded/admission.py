@@ -37,6 +37,10 @@ NAMESPACE_CONTROLLER = Actor(
 )
 
 
+def _as_it_is(raw: Raw) -> Raw:
+    return raw
+
+
 class AdmissionRequest(msgspec.Struct, kw_only=True):
     """One write as hooks see it. `old` and `object` are for reading; `mutate` returns a new object instead."""
 
@@ -52,6 +56,11 @@ class AdmissionRequest(msgspec.Struct, kw_only=True):
     dry_run: bool = False
     warn: Callable[[str], None]
     """Say something to the client that is no refusal: it arrives as a Warning header."""
+    refill: Callable[[Raw], Raw] = _as_it_is
+    """What a changed object comes to: with defaults, and without changes where this write may make none. For hooks that show
+    the result of one step to the next. Raises what the client is to hear."""
+    is_judged: bool = False
+    """Follows from a Binding, an Eviction or a Scale that a `BodyAdmission` was asked about."""
 
 
 class Admission(Protocol):
@@ -60,6 +69,21 @@ class Admission(Protocol):
         ...
 
     async def validate(self, request: AdmissionRequest) -> None: ...
+
+
+class BodyAdmission(Protocol):
+    """Is asked about what clients send to a subresource that has a kind of its own: a Binding, an Eviction, a Scale.
+
+    Hooks are not: they see the write that follows from it, on the object itself.
+    """
+
+    def concerns(self, operation: AdmissionOperation, resource: Resource, subresource: str) -> bool:
+        """Whether `admit` has to be asked. At once, from memory."""
+        ...
+
+    async def admit(self, request: AdmissionRequest) -> Raw:
+        """`request.object`, perhaps changed. Raises ApiError to refuse it."""
+        ...
 
 
 class Admissions:

@@ -17,7 +17,7 @@ from muster.objects.resources import Resource
 from muster.objects.status import ApiError, BadRequest, Raw, RequestEntityTooLarge
 from muster.objects.time import Clock
 from muster.store.contract import DEFAULT_WRITE, Binding, Operation, PatchType, Preconditions, Propagation, WriteOptions
-from muster.store.embedded.admission import Actor, Admission
+from muster.store.embedded.admission import Actor, Admission, BodyAdmission
 from muster.store.embedded.collection import Collection
 from muster.store.embedded.committer import InlineCommitter, ThreadCommitter
 from muster.store.embedded.core import Core
@@ -40,6 +40,8 @@ from muster.store.embedded.watchers import Watcher
 from muster.store.embedded.writes import Writes
 
 Step = Callable[[Transaction], Awaitable[Result]]
+_BOUND_AT_ONCE = 32
+"""Bindings that somebody far away is asked about at the same time."""
 
 
 class RecordStore:
@@ -142,6 +144,15 @@ class RecordStore:
     @admission.setter
     def admission(self, admission: Admission | None) -> None:
         self._shaper.admission = admission
+
+    @property
+    def body_admission(self) -> BodyAdmission | None:
+        """Who is asked about a Binding, an Eviction or a Scale before it becomes a write. Set as `admission` is."""
+        return self._shaper.body_admission
+
+    @body_admission.setter
+    def body_admission(self, admission: BodyAdmission | None) -> None:
+        self._shaper.body_admission = admission
 
     @property
     def resource_version(self) -> str:
@@ -356,8 +367,9 @@ class RecordStore:
         annotations: Mapping[str, str] | None = None,
         options: WriteOptions = DEFAULT_WRITE,
         actor: Actor | None = None,
+        warnings: list[str] | None = None,
     ) -> None:
-        context = WriteContext(options, actor)
+        context = WriteContext(options, actor, warnings)
 
         async def build(txn: Transaction) -> Sequence[Result]:
             return [await self._subresources.bind(txn, pod, namespace, node, context, uid=uid, annotations=annotations)]
@@ -370,6 +382,13 @@ class RecordStore:
         """One commit for all that can be bound. Those that can't do not hinder the others."""
         limit = self._core.limits.transaction_len_max
         outcomes: list[ApiError | None] = []
+        if self._shaper.asks_about("CREATE", self.catalog.by_kind("", "Pod"), "binding"):
+            # Somebody far away is asked about each: a late answer shall hold up its own pod, not the others.
+            for start in range(0, len(bindings), _BOUND_AT_ONCE):
+                some = bindings[start : start + _BOUND_AT_ONCE]
+                parts = await asyncio.gather(*(self._bind_together([b], WriteContext(options, actor)) for b in some))
+                outcomes += [outcome for part in parts for outcome in part]
+            return outcomes
         for start in range(0, len(bindings), limit):
             outcomes += await self._bind_together(bindings[start : start + limit], WriteContext(options, actor))
         return outcomes
@@ -416,8 +435,9 @@ class RecordStore:
         uid: str = "",
         dry_run: bool = False,
         actor: Actor | None = None,
+        warnings: list[str] | None = None,
     ) -> None:
-        context = WriteContext(WriteOptions(dry_run=dry_run), actor)
+        context = WriteContext(WriteOptions(dry_run=dry_run), actor, warnings)
 
         async def build(txn: Transaction) -> Sequence[Result]:
             return await self._subresources.evict(txn, pod, namespace, context, grace_period_s=grace_period_s, uid=uid)
@@ -438,8 +458,9 @@ class RecordStore:
         options: WriteOptions = DEFAULT_WRITE,
         *,
         actor: Actor | None = None,
+        warnings: list[str] | None = None,
     ) -> Raw:
-        context = WriteContext(options, actor)
+        context = WriteContext(options, actor, warnings)
         record = await self._one(
             resource,
             lambda txn: self._subresources.put_scale(txn, resource, scale, context, namespace=namespace, name=name),

@@ -23,9 +23,10 @@ from muster.objects.time import Clock
 from muster.objects.unread import unread_fields
 from muster.objects.validation import validate_object
 from muster.store.contract import WriteOptions
-from muster.store.embedded.admission import Actor, Admission, AdmissionOperation, AdmissionRequest
+from muster.store.embedded.admission import Actor, Admission, AdmissionOperation, AdmissionRequest, BodyAdmission
+from muster.store.embedded.patching import replace_part
 from muster.store.embedded.registry import Served
-from muster.store.embedded.rules import conform, invalid, refusal
+from muster.store.embedded.rules import conform, invalid, refusal, replace, replace_status
 
 _WARNINGS_MAX = 20
 
@@ -35,12 +36,14 @@ _encode = msgspec.json.Encoder().encode
 class WriteContext:
     """What belongs to one request rather than to one object."""
 
-    __slots__ = ("actor", "options", "warnings")
+    __slots__ = ("actor", "is_judged", "options", "warnings")
 
     def __init__(self, options: WriteOptions, actor: Actor | None = None, warnings: list[str] | None = None) -> None:
         self.options = options
         self.actor = actor
         self.warnings = warnings
+        self.is_judged = False
+        """Whether this is about a body of its own kind, which `Shaper.admit_body` has let pass."""
 
     def warn(self, text: str) -> None:
         if self.warnings is not None and len(self.warnings) < _WARNINGS_MAX and text not in self.warnings:
@@ -52,6 +55,7 @@ class Shaper:
         self._clock = clock
         self._object_bytes_max = object_bytes_max
         self.admission = admission
+        self.body_admission: BodyAdmission | None = None
 
     async def shape(
         self,
@@ -72,12 +76,20 @@ class Shaper:
         operation: AdmissionOperation = "CREATE" if old is None else "UPDATE"
         request: AdmissionRequest | None = None
         if self.admission is not None:
+            before = raw
+
+            def refill(changed: Raw) -> Raw:
+                kept = _kept(resource, before, conform(resource, changed), subresource)
+                if served.is_from_crd and structural is not None:
+                    kept, _ = structural.prune(kept)
+                self._check_size(resource, kept)
+                return self._with_defaults(structural, resource, kept, old, is_status=False)
+
             request = admission_request(operation, resource, context, raw=raw, old=old, subresource=subresource)
+            request.refill = refill
             changed = await self.admission.mutate(request)
             if changed is not None:
-                raw = _same_object(resource, raw, conform(resource, changed))
-                self._check_size(resource, raw)
-                raw = self._with_defaults(structural, resource, raw, old, is_status=False)
+                raw = refill(changed)
         of_rules = validate_object(resource, raw, old, subresource)
         causes = _together(structural.validate(raw) if structural is not None else [], of_rules)
         if causes:
@@ -143,6 +155,27 @@ class Shaper:
         if self.admission is not None:
             await self.admission.validate(admission_request("DELETE", resource, context, raw=None, old=old))
 
+    def asks_about(self, operation: AdmissionOperation, resource: Resource, subresource: str) -> bool:
+        """Whether anybody wants to see what is sent to this subresource, before it is made into a write."""
+        return self.body_admission is not None and self.body_admission.concerns(operation, resource, subresource)
+
+    async def admit_body(
+        self,
+        operation: AdmissionOperation,
+        resource: Resource,
+        context: WriteContext,
+        *,
+        body: Raw,
+        old: Raw | None = None,
+        subresource: str,
+    ) -> Raw:
+        """What becomes of a Binding, an Eviction or a Scale. Only after `asks_about`."""
+        assert self.body_admission is not None
+        request = admission_request(operation, resource, context, raw=body, old=old, subresource=subresource)
+        admitted = await self.body_admission.admit(request)
+        self._check_size(resource, admitted)
+        return admitted
+
 
 def admission_request(
     operation: AdmissionOperation,
@@ -165,6 +198,7 @@ def admission_request(
         actor=context.actor,
         dry_run=context.options.dry_run,
         warn=context.warn,
+        is_judged=context.is_judged,
     )
 
 
@@ -177,6 +211,14 @@ def _together(of_schema: Sequence[Cause], of_rules: Sequence[Cause]) -> list[Cau
     mistyped = tuple(f"{cause.field}{mark}" for cause in of_schema if cause.reason == TYPE_INVALID for mark in ".[")
     added = (cause for cause in of_rules if cause.field not in fields and not cause.field.startswith(mistyped))
     return [*of_schema, *added][:CAUSES_MAX]
+
+
+def _kept(resource: Resource, before: Raw, after: Raw, subresource: str) -> Raw:
+    """`after` as far as a hook may have its way: in the part of the object that this write is about."""
+    after = _same_object(resource, before, after)
+    if subresource == "status":
+        return replace_status(before, after)
+    return replace_part(before, after, subresource) if subresource else replace(resource, before, after)
 
 
 def _same_object(resource: Resource, before: Raw, after: Raw) -> Raw:

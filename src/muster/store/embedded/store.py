@@ -202,13 +202,21 @@ class EmbeddedStore(RecordStore):
         grace_period_s: int | None = None,
         options: WriteOptions = DEFAULT_WRITE,
         actor: Actor | None = None,
+        warnings: Warnings | None = None,
     ) -> None:
         """Each object on its own, as it is listed now; one that somebody else deletes meanwhile is as good as deleted."""
 
         async def delete_one(name: str, where: str) -> None:
             try:
                 await self.delete_record(
-                    resource, name, where or None, options, propagation=propagation, grace_period_s=grace_period_s, actor=actor
+                    resource,
+                    name,
+                    where or None,
+                    options,
+                    propagation=propagation,
+                    grace_period_s=grace_period_s,
+                    actor=actor,
+                    warnings=warnings,
                 )
             except NotFound:
                 return

@@ -66,6 +66,11 @@ class Subresources:
     ) -> Result:
         served = self._pods()
         pods = served.stored
+        context.is_judged = True
+        if self._shaper.asks_about("CREATE", pods, "binding"):
+            body = _binding(name, namespace, node, uid, annotations)
+            body = await self._shaper.admit_body("CREATE", pods, context, body=body, subresource="binding")
+            node, annotations = _read_binding(body)
         if not node:
             cause = Cause("target.name", "Required value: the node to bind to", "FieldValueRequired")
             raise rules.invalid(pods, name, [cause])
@@ -125,6 +130,10 @@ class Subresources:
     ) -> list[Result]:
         """Delete the pod and write the disruption down in its budget, together; TooManyRequests when the budget says no."""
         served = self._pods()
+        context.is_judged = True
+        if self._shaper.asks_about("CREATE", served.stored, "eviction"):
+            body = _eviction(name, namespace, grace_period_s, uid)
+            await self._shaper.admit_body("CREATE", served.stored, context, body=body, subresource="eviction")
         record = self._pod(txn, served, name, namespace)
         rules.check_preconditions(served.stored, record, Preconditions(uid=uid or None))
         pod = record.raw()
@@ -212,13 +221,16 @@ class Subresources:
         """Set the number of replicas; with a resourceVersion in `scale`, only if it is current."""
         served = self._registry.find(resource)
         spec_path, _, _ = self.scale_paths(resource)
-        replicas = (scale.get("spec") or {}).get("replicas", 0)
-        if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
-            cause = Cause("spec.replicas", f"Invalid value: {replicas!r}: must be a whole number, 0 or more")
-            raise rules.invalid(resource, name, [cause])
+        replicas = _replicas(resource, name, scale)
         record = txn.read(served.collection, (namespace or "", name))
         if record is None:
             raise rules.not_found(resource, name)
+        context.is_judged = True
+        if self._shaper.asks_about("UPDATE", resource, "scale"):
+            before = self.get_scale(resource, record)
+            wanted = {**before, "spec": {"replicas": replicas}}
+            body = await self._shaper.admit_body("UPDATE", resource, context, body=wanted, old=before, subresource="scale")
+            replicas = _replicas(resource, name, body)
         patch: Raw = {}
         node = patch
         parts = spec_path.strip(".").split(".")
@@ -244,6 +256,54 @@ class Subresources:
                 f"the server could not find the requested resource: {resource.qualified} have no scale", kind=resource.plural
             )
         return resource.scale_paths or (".spec.replicas", ".status.replicas", ".spec.selector")
+
+
+def _binding(name: str, namespace: str, node: str, uid: str, annotations: Mapping[str, str] | None) -> Raw:
+    """The `Binding` that a client would send."""
+    meta: Raw = {"name": name, "namespace": namespace, "creationTimestamp": None}
+    if uid:
+        meta["uid"] = uid
+    if annotations:
+        meta["annotations"] = dict(annotations)
+    return {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": {"kind": "Node", "name": node}}
+
+
+def _read_binding(body: Raw) -> tuple[str, dict[str, str] | None]:
+    """The node and the annotations that a binding says after hooks; neither is sure to be of the right type."""
+    target, meta = body.get("target"), body.get("metadata")
+    node = target.get("name") if isinstance(target, dict) else ""
+    annotations = meta.get("annotations") if isinstance(meta, dict) else None
+    if annotations is not None and not (
+        isinstance(annotations, dict) and all(isinstance(value, str) for value in annotations.values())
+    ):
+        raise BadRequest(
+            "metadata.annotations of the binding must be a map of texts; an admission webhook made it another thing"
+        )
+    return node if isinstance(node, str) else "", annotations
+
+
+def _eviction(name: str, namespace: str, grace_period_s: int | None, uid: str) -> Raw:
+    """The `Eviction` that a client would send."""
+    body: Raw = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": name, "namespace": namespace, "creationTimestamp": None},
+    }
+    options: Raw = {}
+    if grace_period_s is not None:
+        options["gracePeriodSeconds"] = grace_period_s
+    if uid:
+        options["preconditions"] = {"uid": uid}
+    return {**body, "deleteOptions": options} if options else body
+
+
+def _replicas(resource: Resource, name: str, scale: Raw) -> int:
+    spec = scale.get("spec")
+    replicas = spec.get("replicas", 0) if isinstance(spec, dict) else 0
+    if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
+        cause = Cause("spec.replicas", f"Invalid value: {replicas!r}: must be a whole number, 0 or more")
+        raise rules.invalid(resource, name, [cause])
+    return replicas
 
 
 def _of(resource: Resource, subresource: str) -> Resource:

@@ -1,0 +1,341 @@
+"""Admission webhooks: whoever a Mutating- or ValidatingWebhookConfiguration names is asked before a write is stored.
+
+An admission hook like those of `admission.py`, and the last but one of them: webhooks see what all hooks have made of an
+object, and are done before the last counts what was let pass.
+
+    mutate    in order, each sees what the one before it made of the object; when one changed it, the hooks in this process go
+              over it again, and so do, once, the webhooks that asked for it (reinvocationPolicy)
+    validate  all at once; of several refusals the first in order is told. Deletions are all asked about here, since nothing
+              can be changed about them: mutating webhooks first
+
+The store asks again when the object has changed while webhooks were thinking, so that what they judged is what is replaced.
+
+Never asked about: webhook configurations themselves, reviews, and the Leases and Events of Muster's own parts, without which no
+node and no controller is alive. Other writes of Muster's controllers are asked about like everybody's, as on Kubernetes; they
+are told to be by `system:muster`.
+
+Concurrency: on the event loop, in the task of the write. Invariants: nothing waits where no rule matches; a webhook that fails
+is let pass or refused by its failurePolicy, and never anything else; no phase takes longer than `webhook_phase_timeout_s`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from muster.objects.patch.json_patch import apply_json_patch
+from muster.objects.resources import Resource
+from muster.objects.status import ApiError, BadRequest, Cause, InternalError, Raw, Timeout
+from muster.server.admission_review import (
+    Answer,
+    BadAnswer,
+    KindName,
+    Question,
+    ResourceName,
+    denial,
+    read_answer,
+    review,
+    user_info,
+)
+from muster.server.audit import add_note
+from muster.server.config import ServerLimits
+from muster.server.decoding import decode_json
+from muster.server.logs import logger
+from muster.server.node_index import NODES_GROUP
+from muster.server.webhook_calling import Caller, CallFailed
+from muster.server.webhook_matching import Configurations, Hook, Match, NamespaceLabels, is_selected, namespace_of_request
+from muster.server.webhook_metrics import WebhookMetrics
+from muster.store.embedded.admission import Admission, AdmissionOperation, AdmissionRequest
+from muster.store.embedded.rules import same
+
+log = logger(__name__)
+
+PATCH_DEPTH_MAX: Final = 128
+_NEVER_HELD_UP: Final = frozenset({("coordination.k8s.io", "leases"), ("", "events"), ("events.k8s.io", "events")})
+_OPTIONS: Final = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "DeleteOptions"}
+_OWN_KIND: Final = frozenset({"binding", "eviction", "scale"})
+"""Subresources whose object is of another kind than the resource's."""
+
+
+class _Course:
+    """The mutating webhooks of one write: what was made of the object so far, and who has to look at it again."""
+
+    def __init__(self, request: AdmissionRequest) -> None:
+        self.request = request
+        self.is_changed = False
+        self._seen: set[tuple[bool, str, int]] = set()
+        self._again: set[tuple[bool, str, int]] = set()
+
+    @property
+    def is_to_be_repeated(self) -> bool:
+        return bool(self._again)
+
+    def is_due(self, hook: Hook, round_: int) -> bool:
+        return round_ == 0 or hook.key in self._again
+
+    def changed(self) -> None:
+        """All that want to be asked again, and were asked before this."""
+        self._again |= self._seen
+        self._seen.clear()
+
+    def asked(self, hook: Hook, round_: int) -> None:
+        if round_:
+            self._again.discard(hook.key)
+        elif hook.is_reinvoked:
+            self._seen.add(hook.key)
+
+
+class Webhooks:
+    """An `Admission`, and for Bindings, Evictions and Scales a `BodyAdmission`. `again` are the hooks of this process that go
+    over what webhooks have changed."""
+
+    def __init__(
+        self,
+        configurations: Configurations,
+        caller: Caller,
+        *,
+        again: Admission,
+        namespace_labels: NamespaceLabels,
+        metrics: WebhookMetrics,
+        limits: ServerLimits,
+        entropy: Callable[[int], bytes],
+    ) -> None:
+        self._configurations = configurations
+        self._caller = caller
+        self._again = again
+        self._namespace_labels = namespace_labels
+        self._metrics = metrics
+        self._limits = limits
+        self._entropy = entropy
+
+    # --- what the store asks
+
+    async def mutate(self, request: AdmissionRequest) -> Raw | None:
+        matches = self._matches(True, request)
+        return await self._mutate(matches, request, again=self._again) if matches else None
+
+    async def validate(self, request: AdmissionRequest) -> None:
+        if request.operation == "DELETE":
+            matches = self._matches(True, request)
+            if matches:
+                await self._mutate(matches, request, again=None)
+        matches = self._matches(False, request)
+        if matches:
+            await self._validate(matches, request)
+
+    def concerns(self, operation: AdmissionOperation, resource: Resource, subresource: str) -> bool:
+        find = self._configurations.matching
+        return bool(find(True, operation, resource, subresource) or find(False, operation, resource, subresource))
+
+    async def admit(self, request: AdmissionRequest) -> Raw:
+        # Whatever the store has noted of the write: this is the body itself, which was not judged yet.
+        request = msgspec.structs.replace(request, is_judged=False)
+        changed = await self.mutate(request)
+        if changed is not None:
+            request = msgspec.structs.replace(request, object=changed)
+        await self.validate(request)
+        assert request.object is not None
+        return request.object
+
+    def _matches(self, is_mutating: bool, request: AdmissionRequest) -> Sequence[Match]:
+        if request.is_judged:
+            return ()
+        matches = self._configurations.matching(is_mutating, request.operation, request.resource, request.subresource)
+        return () if matches and _is_never_held_up(request) else matches
+
+    # --- mutating
+
+    async def _mutate(self, matches: Sequence[Match], request: AdmissionRequest, *, again: Admission | None) -> Raw | None:
+        course = _Course(request)
+        deadline = self._deadline()
+        await self._round(0, matches, course, deadline)
+        if not course.is_changed:
+            return None
+        if again is not None:
+            redone = await again.mutate(course.request)
+            if redone is not None:
+                redone = request.refill(redone)
+                if not same(redone, course.request.object):
+                    course.request = msgspec.structs.replace(course.request, object=redone)
+                    course.changed()
+        if course.is_to_be_repeated:
+            await self._round(1, matches, course, deadline)
+        return course.request.object
+
+    async def _round(self, round_: int, matches: Sequence[Match], course: _Course, deadline: float) -> None:
+        for index, match in enumerate(matches):
+            if not course.is_due(match.hook, round_) or not is_selected(match.hook, course.request, self._namespace_labels):
+                continue
+            answer = await self._ask(match, course.request, deadline, round_, index)
+            is_changed = False
+            if answer is not None and answer.patch:
+                patched = self._patched(match, course.request, answer.patch)
+                is_changed = patched is not None and not same(patched, course.request.object)
+                if is_changed:
+                    course.request = msgspec.structs.replace(course.request, object=patched)
+                    course.is_changed = True
+                    course.changed()
+            course.asked(match.hook, round_)
+            if answer is not None:
+                _note("mutation", match.hook, round_, index, {"mutated": is_changed})
+
+    def _patched(self, match: Match, request: AdmissionRequest, patch: bytes) -> Raw | None:
+        """The object after a webhook's patch, None when that is empty. What can't be applied is an error, whatever the
+        webhook's failurePolicy says, as in Kubernetes."""
+        hook = match.hook
+        try:
+            operations = decode_json(patch, depth_max=PATCH_DEPTH_MAX)
+            if operations == []:
+                return None
+            if request.object is None:
+                raise BadRequest("it attempted to modify the object, which is not supported for this operation")
+            before = _in_version(request, match.resource, request.object)
+            after = apply_json_patch(before, operations)
+            for field in ("apiVersion", "kind"):
+                if after.get(field) != before.get(field):
+                    raise BadRequest(f"the patch changes {field}, which no webhook may")
+            after["apiVersion"] = request.object.get("apiVersion")
+            return request.refill(after)
+        except ApiError as error:
+            self._metrics.rejected(hook.name, "admit", request.operation, "apiserver_internal_error")
+            raise _internal(
+                f'admission webhook "{hook.name}": the patch it answered with can\'t be used: {error.message}'
+            ) from error
+
+    # --- validating
+
+    async def _validate(self, matches: Sequence[Match], request: AdmissionRequest) -> None:
+        asked = [
+            (index, match) for index, match in enumerate(matches) if is_selected(match.hook, request, self._namespace_labels)
+        ]
+        deadline = self._deadline()
+        if len(asked) == 1:
+            ((index, match),) = asked
+            await self._ask(match, request, deadline, 0, index)
+            return
+        calls = (self._ask(match, request, deadline, 0, index) for index, match in asked)
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    # --- one webhook
+
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._limits.webhook_phase_timeout_s
+
+    async def _ask(self, match: Match, request: AdmissionRequest, deadline: float, round_: int, index: int) -> Answer | None:
+        """What the webhook says; None when it does not and need not. Raises the refusal that the client is to hear."""
+        hook = match.hook
+        type_ = "admit" if hook.is_mutating else "validating"
+        started_s = asyncio.get_running_loop().time()
+        if request.dry_run and hook.side_effects not in ("None", "NoneOnDryRun"):
+            raise BadRequest(f'admission webhook "{hook.name}" does not support dry run')
+        if started_s >= deadline:
+            raise Timeout(
+                f'request did not complete within requested timeout: webhooks before "{hook.name}" took '
+                f"{self._limits.webhook_phase_timeout_s:g} s; a webhook that answers sooner helps"
+            )
+        code = 0
+        is_rejected = False
+        try:
+            answer = await self._exchange(match, request, min(hook.timeout_s, deadline - started_s))
+            self._tell(hook, request, answer)
+            if answer.allowed:
+                code = 200
+                return answer
+            refusal = denial(hook.name, answer.status)
+            code, is_rejected = refusal.code, True
+            self._metrics.rejected(hook.name, type_, request.operation, "no_error")
+            raise refusal
+        except CallFailed as failure:
+            is_rejected = hook.is_fail_closed
+            said = f'failed calling webhook "{hook.name}": {failure}'
+            where = {"configuration": hook.configuration, "webhook": hook.name, "resource": request.resource.qualified}
+            if hook.is_fail_closed:
+                log.warning("an admission webhook failed, the write is refused", **where, error=str(failure))
+                self._metrics.rejected(hook.name, type_, request.operation, "calling_webhook_error")
+                raise _internal(said) from failure
+            log.warning("an admission webhook failed, the write passes without it", **where, error=str(failure))
+            self._metrics.failed_open(hook.name, type_)
+            _note("failed-open.mutation" if hook.is_mutating else "failed-open.validation", hook, round_, index, {})
+            return None
+        finally:
+            seconds = asyncio.get_running_loop().time() - started_s
+            self._metrics.called(hook.name, type_, request.operation, code=code, is_rejected=is_rejected, seconds=seconds)
+
+    async def _exchange(self, match: Match, request: AdmissionRequest, timeout_s: float) -> Answer:
+        hook = match.hook
+        if hook.problem:
+            raise CallFailed(hook.problem)
+        octets = bytearray(self._entropy(16))
+        octets[6], octets[8] = octets[6] & 0x0F | 0x40, octets[8] & 0x3F | 0x80
+        text = octets.hex()
+        uid = "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+        body = review(question_of(request, match.resource, uid), hook.review_version)
+        document: Any = await self._caller.call(hook, body, timeout_s)
+        try:
+            return read_answer(document, uid=uid, version=hook.review_version, is_mutating=hook.is_mutating)
+        except BadAnswer as error:
+            raise CallFailed(f"received invalid webhook response: {error}") from error
+
+    def _tell(self, hook: Hook, request: AdmissionRequest, answer: Answer) -> None:
+        for key, value in answer.audit.items():
+            add_note(f"{hook.name}/{key}", value)
+        for warning in answer.warnings:
+            request.warn(warning)
+
+
+def question_of(request: AdmissionRequest, resource: Resource, uid: str) -> Question:
+    """`request` as a webhook is asked about it, in the version of `resource`."""
+    asked = request.resource
+    raw = request.object or request.old or {}
+    if request.subresource in _OWN_KIND:
+        group, _, version = str(raw.get("apiVersion") or "").rpartition("/")
+        kind = request_kind = KindName(group, version, str(raw.get("kind") or ""))
+    else:
+        kind = KindName(resource.group, resource.version, resource.kind)
+        request_kind = KindName(asked.group, asked.version, asked.kind)
+    options: Raw = {"kind": _OPTIONS.get(request.operation, "UpdateOptions"), "apiVersion": "meta.k8s.io/v1"}
+    if request.dry_run:
+        options["dryRun"] = ["All"]
+    return Question(
+        uid=uid,
+        kind=kind,
+        resource=ResourceName(resource.group, resource.version, resource.plural),
+        sub_resource=request.subresource,
+        request_kind=request_kind,
+        request_resource=ResourceName(asked.group, asked.version, asked.plural),
+        request_sub_resource=request.subresource,
+        name=request.name,
+        namespace=namespace_of_request(request),
+        operation=request.operation,
+        user_info=user_info(request.actor),
+        object=_in_version(request, resource, request.object),
+        old_object=_in_version(request, resource, request.old),
+        dry_run=request.dry_run,
+        options=options,
+    )
+
+
+def _in_version(request: AdmissionRequest, resource: Resource, raw: Raw | None) -> Any:
+    """One shape per kind: versions differ in apiVersion only."""
+    if raw is None or request.subresource in _OWN_KIND or resource.version == request.resource.version:
+        return raw
+    return {**raw, "apiVersion": resource.api_version}
+
+
+def _is_never_held_up(request: AdmissionRequest) -> bool:
+    is_ours = request.actor is None or NODES_GROUP in request.actor.groups
+    return is_ours and (request.resource.group, request.resource.plural) in _NEVER_HELD_UP
+
+
+def _note(what: str, hook: Hook, round_: int, index: int, more: Raw) -> None:
+    value = {"configuration": hook.configuration, "webhook": hook.name, **more}
+    add_note(f"{what}.webhook.admission.k8s.io/round_{round_}_index_{index}", msgspec.json.encode(value).decode())
+
+
+def _internal(said: str) -> InternalError:
+    return InternalError(f"Internal error occurred: {said}", causes=[Cause("", said, "")])
