@@ -82,17 +82,18 @@ class Caller:
         """The JSON that the webhook answers with. Raises CallFailed; TooManyRequests when too many calls are under way."""
         url, server_name = address_of(hook)
         url = url.with_query(timeout=f"{max(1, math.ceil(timeout_s))}s")
+        post = f'failed to call webhook: Post "{_shown(hook, url)}"'
         try:
             async with asyncio.timeout(timeout_s), self._lane(hook):
                 context = await self._context(hook.ca_bundle)
                 try:
                     return await self._post(hook, url, server_name, body, context)
                 except Unresolved as error:
-                    raise CallFailed(f'failed to call webhook: Post "{url}": {error}') from error
+                    raise CallFailed(f"{post}: {error}") from error
                 except (aiohttp.ClientError, OSError, ValueError) as error:
-                    raise CallFailed(f'failed to call webhook: Post "{url}": {_why(error)}') from error
+                    raise CallFailed(f"{post}: {_why(error)}") from error
         except TimeoutError:
-            raise CallFailed(f'failed to call webhook: Post "{url}": context deadline exceeded') from None
+            raise CallFailed(f"{post}: context deadline exceeded") from None
 
     @contextlib.asynccontextmanager
     async def _lane(self, hook: Hook) -> AsyncIterator[None]:
@@ -226,6 +227,12 @@ def address_of(hook: Hook) -> tuple[URL, str]:
     except ValueError as error:
         raise CallFailed(f"could not get REST client: url {hook.url[:_SHOWN_CHARS_MAX]!r}: {error}") from error
     return url, url.host
+
+
+def _shown(hook: Hook, url: URL) -> str:
+    if hook.service is None:
+        return str(url)
+    return f"https://{url.host}:{hook.service.port}{url.raw_path_qs}"  # with the port also where it goes without saying
 
 
 def _at(url: URL, address: Address) -> URL:

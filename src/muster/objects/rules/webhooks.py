@@ -33,8 +33,8 @@ def check_webhooks(report: Report, raw: Raw, old: Raw | None) -> None:
         if webhook.get("matchConditions"):
             report.forbidden(
                 f"{where}.matchConditions",
-                "this server does not evaluate CEL; narrow the webhook down with rules, namespaceSelector and objectSelector, or "
-                "let the webhook itself allow what it has no opinion on",
+                "this server does not evaluate CEL; narrow the webhook down with rules, namespaceSelector and objectSelector, "
+                "or let the webhook itself allow what it has no opinion on",
             )
 
 
