@@ -91,7 +91,7 @@ REFUSALS = [
         lambda r: {**answer(r, allowed=True), "apiVersion": "admission.k8s.io/v1beta1"},
         {},
         500,
-        r"failed calling webhook .*expected webhook response of admission\.k8s\.io/v1, Kind=AdmissionReview, got",
+        r"failed calling webhook .*(expected webhook response of admission\.k8s\.io/v1, Kind=AdmissionReview, got|unknown conversion)",
         id="another version",
     ),
     pytest.param(lambda _: BODY, {}, 500, r"failed calling webhook .*(json|invalid character)", id="no JSON"),
@@ -179,7 +179,7 @@ def test_what_is_asked(api: Api, hooks: HookServer, space: str) -> None:
         assert api.request("POST", maps(space), config_map("a")).code == 201
         assert api.request("PATCH", maps(space, "a"), {"data": {"a": "2"}}, headers=MERGE).code == 200
         assert api.request("DELETE", maps(space, "a")).code == 200
-    created, updated, deleted = [q for q in hooks.questions("/h") if q["name"] == "a"]
+    created, updated, deleted = [q for q in hooks.questions("/h") if q.get("name") == "a"]
     for question in (created, updated, deleted):
         assert question["kind"] == question["requestKind"] == {"group": "", "version": "v1", "kind": "ConfigMap"}
         assert question["resource"] == question["requestResource"] == {"group": "", "version": "v1", "resource": "configmaps"}
@@ -225,9 +225,9 @@ def test_webhooks_change_the_object_in_order(api: Api, hooks: HookServer, space:
     ):
         made = api.request("POST", maps(space), config_map("a", own="0")).json
     assert made["metadata"]["labels"] == {"own": "0", "one": "1", "two": "2"}
-    second = next(q for q in hooks.questions("/two") if q["name"] == "a")
+    second = next(q for q in hooks.questions("/two") if q.get("name") == "a")
     assert second["object"]["metadata"]["labels"] == {"own": "0", "one": "1"}
-    last = next(q for q in hooks.questions("/seen") if q["name"] == "a")
+    last = next(q for q in hooks.questions("/seen") if q.get("name") == "a")
     assert last["object"]["metadata"]["labels"] == made["metadata"]["labels"]
 
 
@@ -242,7 +242,7 @@ def test_reinvocation(api: Api, hooks: HookServer, space: str, policy: str, coun
     )
     with configured(api, hooks, space, first, second, kind="Mutating"):
         made = api.request("POST", maps(space), config_map("a", own="0")).json
-    assert len([q for q in hooks.questions("/one") if q["name"] == "a"]) == count
+    assert len([q for q in hooks.questions("/one") if q.get("name") == "a"]) == count
     wanted = {"own": "0", "seen-1": "x", "two": "2"} | ({"seen-3": "x"} if count == 2 else {})
     assert made["metadata"]["labels"] == wanted
 
@@ -252,7 +252,7 @@ def test_nothing_is_asked_again_when_nothing_changed(api: Api, hooks: HookServer
     both = [hooks.webhook(path, space, reinvocationPolicy="IfNeeded") for path in ("/one", "/two")]
     with configured(api, hooks, space, *both, kind="Mutating"):
         assert api.request("POST", maps(space), config_map("a")).code == 201
-    assert [path for path, review in hooks.asked if review["request"]["name"] == "a"] == ["/one", "/two"]
+    assert [path for path, review in hooks.asked if review["request"].get("name") == "a"] == ["/one", "/two"]
 
 
 def test_what_a_webhook_adds_gets_defaults_and_is_validated(api: Api, hooks: HookServer, space: str) -> None:
@@ -329,7 +329,7 @@ def test_dry_runs_are_asked_about_and_say_so(api: Api, hooks: HookServer, space:
     with configured(api, hooks, space, hooks.webhook("/h", space, sideEffects="NoneOnDryRun"), kind="Mutating"):
         made = api.request("POST", maps(space, query="?dryRun=All"), config_map("a")).json
     assert made["metadata"]["labels"] == {"a": "b"}
-    asked = [q for q in hooks.questions("/h") if q["name"] == "a"]
+    asked = [q for q in hooks.questions("/h") if q.get("name") == "a"]
     assert [q["dryRun"] for q in asked] == [True]
     assert asked[0]["options"]["dryRun"] == ["All"]
     assert api.request("GET", maps(space, "a")).code == 404
@@ -343,7 +343,7 @@ def test_the_object_selector_looks_at_both_objects(api: Api, hooks: HookServer, 
         api.request("PATCH", maps(space, "a"), {"metadata": {"labels": {"team": None}}}, headers=MERGE)
         api.request("PATCH", maps(space, "a"), {"data": {"x": "y"}}, headers=MERGE)
         api.request("DELETE", maps(space, "a"))
-    assert [q["operation"] for q in hooks.questions("/h") if q["name"] == "a"] == ["UPDATE", "UPDATE"]
+    assert [q["operation"] for q in hooks.questions("/h") if q.get("name") == "a"] == ["UPDATE", "UPDATE"]
 
 
 def test_a_namespace_is_in_itself(api: Api, hooks: HookServer, space: str) -> None:
