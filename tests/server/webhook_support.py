@@ -55,25 +55,29 @@ def answer(review: Raw, **response: Any) -> Raw:
     }
 
 
-def deny(**status: Any) -> Behaviour:
+def deny(**status: Any) -> Callable[[Raw], Raw]:
     return lambda review: answer(review, allowed=False, **({"status": status} if status else {}))
 
 
-def patch(*operations: Raw) -> Behaviour:
+def patch(*operations: Raw) -> Callable[[Raw], Raw]:
     text = base64.b64encode(json.dumps(operations).encode()).decode()
     return lambda review: answer(review, allowed=True, patchType="JSONPatch", patch=text)
 
 
-def add_label(key: str, value: str) -> Behaviour:
+def add_label(key: str, value: str) -> Callable[[Raw], Raw]:
     """Whether or not there are labels yet."""
 
-    def behave(review: Raw) -> Raw | bytes | Sent:
+    def behave(review: Raw) -> Raw:
         labels = review["request"]["object"]["metadata"].get("labels")
         if labels is None:
             return patch({"op": "add", "path": "/metadata/labels", "value": {key: value}})(review)
         return patch({"op": "add", "path": f"/metadata/labels/{key}", "value": value})(review)
 
     return behave
+
+
+def nothing_there(review: Raw) -> Sent:
+    return Sent(404)
 
 
 class HookServer:
@@ -93,7 +97,7 @@ class HookServer:
         self.asked: list[tuple[str, Raw]] = []
         """(path, AdmissionReview), in order."""
         self.held = threading.Event()
-        outer = self
+        outer: HookServer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -103,7 +107,7 @@ class HookServer:
                 path = urlsplit(self.path).path
                 review = json.loads(body)
                 outer.asked.append((path, review))
-                behave = outer.behaviours.get(path, lambda _: Sent(404))
+                behave = outer.behaviours.get(path, nothing_there)
                 self._send(behave(review))
 
             def _send(self, said: Raw | bytes | Sent) -> None:
