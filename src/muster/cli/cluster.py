@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import os
 import socket
-import ssl
 from collections.abc import Callable
 
 import msgspec
@@ -20,7 +19,7 @@ from muster.cli import manifests
 from muster.cli.endpoints import Endpoint, HealthApp
 from muster.cli.errors import CliError, ExitCode
 from muster.cli.history_options import HistoryOptions
-from muster.cli.webhook_ca import Authority, WebhookCa, certificate_names, server_context, shared_authority
+from muster.cli.webhook_ca import CHECK_INTERVAL_S, Serving, WebhookCa, certificate_names
 from muster.client.api import ApiClient
 from muster.controllers import cluster_controllers
 from muster.controllers.long_runs import tune_for_long_runs
@@ -50,10 +49,6 @@ from muster.store.kubernetes import KubernetesStore
 from muster.store.leases import new_identity
 
 log = logger(__name__)
-
-CERTIFICATE_CHECK_S = 3600.0
-LEAF_RENEWALS_AFTER_S = 30 * 24 * 3600.0
-"""A third of a certificate's life."""
 
 
 class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,9 +146,7 @@ class Cluster:
             ) from e
 
     async def _start_webhooks(self) -> Controller:
-        authority = await self._authority()
-        context = server_context()
-        self._load_leaf(authority, context)
+        serving = await self._serving()
         host, port = self.options.webhook_listen
         trusted, allows = frozenset({self._account}), access_review.by_review(self._store)
         hooks = [
@@ -172,12 +165,11 @@ class Cluster:
             not_ready=self._not_filled,
             clock=self._clock,
         )
-        self.webhooks = Endpoint("webhook", app, host, port, context)
+        self.webhooks = Endpoint("webhook", app, host, port, serving.context)
         await self.webhooks.start()
         self._undo.push_async_callback(self.webhooks.stop)
-        controller = WebhookCa(authority)
-        self._spawn(self._renew(controller, context), "webhook certificates")
-        return controller
+        self._spawn(self._renew(serving), "webhook certificates")
+        return WebhookCa(lambda: serving.trust.ca_bundle)
 
     @property
     def _account(self) -> str:
@@ -196,33 +188,27 @@ class Cluster:
         if action is not None and self._history is not None:
             self._history.action(action)
 
-    async def _authority(self) -> Authority:
+    async def _serving(self) -> Serving:
+        extra = [*self.options.webhook_hosts, self.options.webhook_listen[0]]
+        wildcards = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
+        names = certificate_names(self.options.lease_namespace, [name for name in extra if name not in wildcards])
+        serving = Serving(self._store, self.options.lease_namespace, names, self._clock)
         try:
-            return await shared_authority(self._store, self.options.lease_namespace, self._clock)
+            await serving.check()
         except Forbidden as e:
             raise CliError(
                 f"{e.message}; the webhooks need this Secret: run as the service account that 'muster install' makes, or leave "
                 "them out with --without webhooks",
                 ExitCode.FORBIDDEN,
             ) from e
+        return serving
 
-    def _load_leaf(self, authority: Authority, context: ssl.SSLContext) -> None:
-        extra = [*self.options.webhook_hosts, self.options.webhook_listen[0]]
-        wildcards = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
-        names = certificate_names(self.options.lease_namespace, [name for name in extra if name not in wildcards])
-        authority.load_leaf(context, names, self._clock())
-
-    async def _renew(self, controller: WebhookCa, context: ssl.SSLContext) -> None:
-        """Follow a CA that another replica has replaced, and sign a new certificate in time."""
-        loaded_at = self._clock()
+    async def _renew(self, serving: Serving) -> None:
+        """Follow a CA that was replaced, and sign a new certificate in time."""
         while True:
-            await asyncio.sleep(CERTIFICATE_CHECK_S)
+            await asyncio.sleep(CHECK_INTERVAL_S)
             try:
-                authority = await shared_authority(self._store, self.options.lease_namespace, self._clock)
-                before, after = controller.ca_bundle, WebhookCa(authority).ca_bundle
-                if before != after or self._clock() - loaded_at > LEAF_RENEWALS_AFTER_S:
-                    self._load_leaf(authority, context)
-                    controller.ca_bundle, loaded_at = after, self._clock()
+                if await serving.check():
                     log.info("webhook certificate renewed")
             except Exception as error:  # noqa: BLE001 - the root of a task; the present certificate serves on
                 log.warning("the webhook certificate could not be checked", error=str(error))
