@@ -8,7 +8,8 @@ from tests.objects.native.defaulted import DEFAULTED
 from tests.objects.native.groups import GROUPS
 from tests.objects.native.metadata import METADATA
 from tests.objects.native.pods import PODS
+from tests.objects.native.webhooks import WEBHOOKS
 
-CASES = [*METADATA, *PODS, *CORE, *GROUPS]
+CASES = [*METADATA, *PODS, *CORE, *GROUPS, *WEBHOOKS]
 
 __all__ = ["CASES", "CHANGES", "DEFAULTED"]
