@@ -213,6 +213,7 @@ class Server:
             again=hooks,
             namespace_labels=self.memory.namespace_labels,
             metrics=WebhookMetrics(self.metrics.registry),
+            refused=self.metrics.refused,
             limits=self.config.limits,
             entropy=self._entropy,
         )

@@ -71,7 +71,6 @@ class Caller:
         self._session: aiohttp.ClientSession | None = None
         self._contexts: dict[str, ssl.SSLContext] = {}
         self._lanes: dict[Hashable, _Lane] = {}
-        self._calls = 0
 
     async def close(self) -> None:
         session, self._session = self._session, None
@@ -101,24 +100,18 @@ class Caller:
         lane = self._lanes.get(hook.key)
         if lane is None:
             lane = self._lanes[hook.key] = _Lane(limits.webhook_calls_at_once_max)
-        for name, count, bound in (
-            ("webhook_calls_per_hook_max", lane.calls, limits.webhook_calls_per_hook_max),
-            ("webhook_calls_max", self._calls, limits.webhook_calls_max),
-        ):
-            if count >= bound:
-                self._metrics.refused.labels(name).inc()
-                raise TooManyRequests(
-                    f'{count} requests wait for admission webhooks (last for "{hook.name}"), the most this server takes '
-                    f"({name}); try again later",
-                    retry_after_s=1,
-                )
+        if lane.calls >= limits.webhook_calls_per_hook_max:
+            self._metrics.refused.labels("webhook_calls_per_hook_max").inc()
+            raise TooManyRequests(
+                f'{lane.calls} requests wait for the admission webhook "{hook.name}", the most this server takes '
+                "(webhook_calls_per_hook_max); try again later",
+                retry_after_s=1,
+            )
         lane.calls += 1
-        self._calls += 1
         try:
             async with lane.slots:
                 yield
         finally:
-            self._calls -= 1
             lane.calls -= 1
             if lane.calls == 0:
                 self._lanes.pop(hook.key, None)
@@ -145,8 +138,7 @@ class Caller:
         if self._session is None:
             limits = self._limits
             connector = aiohttp.TCPConnector(
-                limit=limits.webhook_calls_max,
-                limit_per_host=limits.webhook_calls_at_once_max,
+                limit=limits.webhook_writes_max,
                 keepalive_timeout=_IDLE_S,
                 ttl_dns_cache=_DNS_CACHE_S,
             )

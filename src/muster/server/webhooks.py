@@ -22,13 +22,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import msgspec
+from prometheus_client import Counter
 
 from muster.objects.patch.json_patch import apply_json_patch
 from muster.objects.resources import Resource
-from muster.objects.status import ApiError, BadRequest, Cause, InternalError, Raw, Timeout
+from muster.objects.status import ApiError, BadRequest, Cause, InternalError, Raw, Timeout, TooManyRequests
 from muster.server.admission_review import (
     Answer,
     BadAnswer,
@@ -54,17 +55,58 @@ from muster.store.embedded.rules import same
 log = logger(__name__)
 
 PATCH_DEPTH_MAX: Final = 128
+ASKED_AT_ONCE_MAX: Final = 16
+"""Validating webhooks of one write; further ones are asked after these."""
 _NEVER_HELD_UP: Final = frozenset({("coordination.k8s.io", "leases"), ("", "events"), ("events.k8s.io", "events")})
 _OPTIONS: Final = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "DeleteOptions"}
 _OWN_KIND: Final = frozenset({"binding", "eviction", "scale"})
 """Subresources whose object is of another kind than the resource's."""
 
 
+class _Places:
+    """How many writes are being asked about."""
+
+    def __init__(self, bound: int, refused: Counter) -> None:
+        self.taken = 0
+        self.bound = bound
+        self.refused = refused
+
+
+class _Place:
+    """One of them, taken when the first webhook is about to be asked: what selectors leave out is not counted."""
+
+    def __init__(self, places: _Places) -> None:
+        self._places = places
+        self._is_taken = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def take(self) -> None:
+        places = self._places
+        if self._is_taken:
+            return
+        if places.taken >= places.bound:
+            places.refused.labels("webhook_writes_max").inc()
+            raise TooManyRequests(
+                f"{places.taken} writes wait for admission webhooks, the most this server takes (webhook_writes_max); try "
+                "again in a while",
+                retry_after_s=1,
+            )
+        places.taken += 1
+        self._is_taken = True
+
+    def __exit__(self, *_: object) -> None:
+        self._places.taken -= self._is_taken
+
+
 class _Course:
     """The mutating webhooks of one write: what was made of the object so far, and who has to look at it again."""
 
-    def __init__(self, request: AdmissionRequest) -> None:
+    def __init__(self, request: AdmissionRequest, place: _Place, deadline: float) -> None:
         self.request = request
+        self.place = place
+        self.deadline = deadline
         self.is_changed = False
         self._seen: set[tuple[bool, str, int]] = set()
         self._again: set[tuple[bool, str, int]] = set()
@@ -100,6 +142,7 @@ class Webhooks:
         again: Admission,
         namespace_labels: NamespaceLabels,
         metrics: WebhookMetrics,
+        refused: Counter,
         limits: ServerLimits,
         entropy: Callable[[int], bytes],
     ) -> None:
@@ -110,21 +153,26 @@ class Webhooks:
         self._metrics = metrics
         self._limits = limits
         self._entropy = entropy
+        self._places = _Places(limits.webhook_writes_max, refused)
 
     # --- what the store asks
 
     async def mutate(self, request: AdmissionRequest) -> Raw | None:
         matches = self._matches(True, request)
-        return await self._mutate(matches, request, again=self._again) if matches else None
+        if not matches:
+            return None
+        with _Place(self._places) as place:
+            return await self._mutate(matches, request, place, again=self._again)
 
     async def validate(self, request: AdmissionRequest) -> None:
-        if request.operation == "DELETE":
-            matches = self._matches(True, request)
-            if matches:
-                await self._mutate(matches, request, again=None)
+        mutating = self._matches(True, request) if request.operation == "DELETE" else ()
         matches = self._matches(False, request)
-        if matches:
-            await self._validate(matches, request)
+        if not mutating and not matches:
+            return
+        with _Place(self._places) as place:
+            if mutating:
+                await self._mutate(mutating, request, place, again=None)
+            await self._validate(matches, request, place)
 
     def concerns(self, operation: AdmissionOperation, resource: Resource, subresource: str) -> bool:
         find = self._configurations.matching
@@ -148,10 +196,11 @@ class Webhooks:
 
     # --- mutating
 
-    async def _mutate(self, matches: Sequence[Match], request: AdmissionRequest, *, again: Admission | None) -> Raw | None:
-        course = _Course(request)
-        deadline = self._deadline()
-        await self._round(0, matches, course, deadline)
+    async def _mutate(
+        self, matches: Sequence[Match], request: AdmissionRequest, place: _Place, *, again: Admission | None
+    ) -> Raw | None:
+        course = _Course(request, place, self._deadline())
+        await self._round(0, matches, course)
         if not course.is_changed:
             return None
         if again is not None:
@@ -162,14 +211,15 @@ class Webhooks:
                     course.request = msgspec.structs.replace(course.request, object=redone)
                     course.changed()
         if course.is_to_be_repeated:
-            await self._round(1, matches, course, deadline)
+            await self._round(1, matches, course)
         return course.request.object
 
-    async def _round(self, round_: int, matches: Sequence[Match], course: _Course, deadline: float) -> None:
+    async def _round(self, round_: int, matches: Sequence[Match], course: _Course) -> None:
         for index, match in enumerate(matches):
             if not course.is_due(match.hook, round_) or not is_selected(match.hook, course.request, self._namespace_labels):
                 continue
-            answer = await self._ask(match, course.request, deadline, round_, index)
+            course.place.take()
+            answer = await self._ask(match, course.request, course.deadline, round_, index)
             is_changed = False
             if answer is not None and answer.patch:
                 patched = self._patched(match, course.request, answer.patch)
@@ -207,19 +257,24 @@ class Webhooks:
 
     # --- validating
 
-    async def _validate(self, matches: Sequence[Match], request: AdmissionRequest) -> None:
+    async def _validate(self, matches: Sequence[Match], request: AdmissionRequest, place: _Place) -> None:
         asked = [
             (index, match) for index, match in enumerate(matches) if is_selected(match.hook, request, self._namespace_labels)
         ]
+        if not asked:
+            return
+        place.take()
         deadline = self._deadline()
         if len(asked) == 1:
             ((index, match),) = asked
             await self._ask(match, request, deadline, 0, index)
             return
-        calls = (self._ask(match, request, deadline, 0, index) for index, match in asked)
-        for outcome in await asyncio.gather(*calls, return_exceptions=True):
-            if isinstance(outcome, BaseException):
-                raise outcome
+        for start in range(0, len(asked), ASKED_AT_ONCE_MAX):
+            some = asked[start : start + ASKED_AT_ONCE_MAX]
+            calls = (self._ask(match, request, deadline, 0, index) for index, match in some)
+            for outcome in await asyncio.gather(*calls, return_exceptions=True):
+                if isinstance(outcome, BaseException):
+                    raise outcome
 
     # --- one webhook
 
