@@ -179,7 +179,9 @@ def test_what_is_asked(api: Api, hooks: HookServer, space: str) -> None:
         assert api.request("POST", maps(space), config_map("a")).code == 201
         assert api.request("PATCH", maps(space, "a"), {"data": {"a": "2"}}, headers=MERGE).code == 200
         assert api.request("DELETE", maps(space, "a")).code == 200
-    created, updated, deleted = [q for q in hooks.questions("/h") if q.get("name") == "a"]
+    # A kube-apiserver tries an update with an old copy first, and may ask twice: the last counts.
+    asked = {q["operation"]: q for q in hooks.questions("/h") if q.get("name") == "a"}
+    created, updated, deleted = asked.values()
     for question in (created, updated, deleted):
         assert question["kind"] == question["requestKind"] == {"group": "", "version": "v1", "kind": "ConfigMap"}
         assert question["resource"] == question["requestResource"] == {"group": "", "version": "v1", "resource": "configmaps"}
@@ -343,7 +345,13 @@ def test_the_object_selector_looks_at_both_objects(api: Api, hooks: HookServer, 
         api.request("PATCH", maps(space, "a"), {"metadata": {"labels": {"team": None}}}, headers=MERGE)
         api.request("PATCH", maps(space, "a"), {"data": {"x": "y"}}, headers=MERGE)
         api.request("DELETE", maps(space, "a"))
-    assert [q["operation"] for q in hooks.questions("/h") if q.get("name") == "a"] == ["UPDATE", "UPDATE"]
+    teams = [
+        tuple((q[which] or {}).get("metadata", {}).get("labels", {}).get("team", "") for which in ("oldObject", "object"))
+        for q in hooks.questions("/h")
+        if q.get("name") == "a"
+    ]
+    # A kube-apiserver tries an update with an old copy first, and may ask twice.
+    assert list(dict.fromkeys(teams)) == [("", "blue"), ("blue", "")]
 
 
 def test_a_namespace_is_in_itself(api: Api, hooks: HookServer, space: str) -> None:
