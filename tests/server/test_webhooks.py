@@ -551,12 +551,14 @@ def test_audit_annotations(server: RunningServer, hooks: HookServer, space: str)
 
     def lines() -> list[Raw]:
         entries = [json.loads(line) for line in path.read_text().splitlines()]
-        return [e for e in entries if e["code"] == 400 and e.get("object", {}).get("namespace") == space]
+        refused = [entry for entry in entries if entry.get("responseStatus", {}).get("code") == 400]
+        return [entry for entry in refused if entry.get("objectRef", {}).get("namespace") == space]
 
     blocked_until(lines)
     (entry,) = lines()
     name = f"{space}-mutating"
-    assert entry["notes"] == {
+    about = {key: value for key, value in entry["annotations"].items() if not key.startswith("authorization.k8s.io/")}
+    assert about == {
         "m.hooks.example.com/k": "v",
         "mutation.webhook.admission.k8s.io/round_0_index_0": json.dumps(
             {"configuration": name, "webhook": "m.hooks.example.com", "mutated": True}, separators=(",", ":")

@@ -116,10 +116,11 @@ class Source:
 
 
 def read_keys(data_dir: Path) -> dict[str, bytes]:
-    from muster.store.embedded.archive import KEYS
+    from muster.store.embedded.archive import KEYS, is_key
 
     keys: dict[str, bytes] = {}
-    for name in KEYS:
+    there = sorted(f"pki/{path.name}" for path in (data_dir / "pki").glob("*"))
+    for name in dict.fromkeys((*KEYS, *filter(is_key, there))):
         with contextlib.suppress(FileNotFoundError):
             keys[name] = (data_dir / name).read_bytes()
     if "pki/ca.key" not in keys:

@@ -88,7 +88,8 @@ def event(exchange: Exchange, stage: Stage, telling: Telling, now_s: float) -> R
     made["requestReceivedTimestamp"] = format_micro_time(exchange.received_s)
     made["stageTimestamp"] = format_micro_time(now_s)
     annotations = dict(exchange.annotations)
-    annotations |= {_OWN + key: value for key, value in exchange.notes.items() if key != "name"}
+    # Notes of webhooks have whole names already.
+    annotations |= {key if "/" in key else _OWN + key: value for key, value in exchange.notes.items() if key != "name"}
     if annotations:
         made["annotations"] = annotations
     return made

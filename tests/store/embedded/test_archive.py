@@ -32,7 +32,7 @@ from muster.store.embedded.database import Row
 from muster.store.embedded.snapshot import snapshot_of_rows
 
 NOW = 1_800_000_000.0
-KEY_FILES = {"pki/ca.key": b"secret", "kubeconfig": b"apiVersion: v1\n"}
+KEY_FILES = {"pki/sa-retired-1799999999.pub": b"retired", "pki/ca.key": b"secret", "kubeconfig": b"apiVersion: v1\n"}
 
 Members = list[tuple[str, bytes]]
 
@@ -248,5 +248,6 @@ def test_anything_at_all_is_refused_in_order() -> None:
 
 def test_only_known_places_are_written() -> None:
     assert all(not name.startswith("/") and ".." not in name for name in KEYS)
-    with pytest.raises(ValueError, match="has a place for"):
-        archive(keys={"../evil": b""})
+    for name in ("../evil", "pki/sa-retired-../1.pub", "pki/sa-retired-1.pub\n", "pki/sa-retired-.pub"):
+        with pytest.raises(ValueError, match="has a place for"):
+            archive(keys={name: b""})

@@ -54,7 +54,8 @@ KEYS: Final = (
     "kubeconfig",
     "pod-range",
 )
-"""What `--with-keys` adds, by its place in the data directory; the only places that a restore writes besides the store."""
+"""What `--with-keys` adds, by its place in the data directory, and the keys of tokens that were retired (`is_key`): the only
+places that a restore writes besides the store."""
 
 PART_BYTES: Final = 1 << 20
 """A part is closed when it has this many bytes before compression."""
@@ -68,6 +69,12 @@ PARTS_MAX: Final = 1_000_000
 _BLOCK: Final = 512
 _GZIP_LEVEL: Final = 1
 _PART: Final = re.compile(r"objects/(\d{6})\.jsonl\.gz")
+_RETIRED_KEY: Final = re.compile(r"pki/sa-retired-[0-9]{1,12}\.pub", re.ASCII)
+
+
+def is_key(name: str) -> bool:
+    """Whether a backup with keys has the file of this name in the data directory."""
+    return name in KEYS or _RETIRED_KEY.fullmatch(name) is not None
 
 
 class ArchiveError(Exception):
@@ -136,7 +143,7 @@ def write(snapshot: Snapshot, now: float, keys: Mapping[str, bytes] | None = Non
     for number, part in enumerate(_parts(snapshot.rows())):
         yield member(f"objects/{number:06}.jsonl.gz", gzip.compress(part, _GZIP_LEVEL, mtime=0))
     for name, content in (keys or {}).items():
-        if name not in KEYS:
+        if not is_key(name):
             raise ValueError(f"{name!r} is no key file that a backup has a place for")
         yield member(f"keys/{name}", content)
     manifest = Manifest(
@@ -229,7 +236,7 @@ class _Reader:
                     raise _damaged(f"its member {name} is not the one that comes next")
                 parts += 1
                 self._take(self._rows(name, self._inflated(name, self._noted(name, size, PART_BYTES_MAX))))
-            elif name.startswith("keys/") and name[5:] in KEYS and name[5:] not in self._keys:
+            elif name.startswith("keys/") and is_key(name[5:]) and name[5:] not in self._keys:
                 self._keys[name[5:]] = self._noted(name, size, SMALL_BYTES_MAX)
             else:
                 raise _damaged(f"it has a member {name[:100]!r} that has no place there")
