@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from muster.engine.blocks import NodeBlock
-from muster.engine.columns import Array, Column, Mask
+from muster.engine.columns import Array, Column, Mask, nonzero
 from muster.engine.shapes import Shape
 
 COPIES_MAX = 2**31
@@ -47,14 +47,18 @@ def groups_of(shapes: Iterable[Shape], feasible: Callable[[Shape], Mask] | None 
 
 def copies(shape: Shape, free: Array, mask: Mask | None = None) -> Column:
     """How many pods of the shape each node has room for now. `free` is indexed by row first, then by node."""
-    found: Column = np.full(free.shape[1], COPIES_MAX, np.int64)
-    for row in np.flatnonzero(shape.request):
+    found: Column | None = None
+    for row, amount in shape.asks:
         if row >= len(free):
             # A resource that no node has: the columns have no row for it yet.
-            found[:] = 0
-            break
-        np.minimum(found, free[row] // shape.request[row], out=found)
-    np.maximum(found, 0, out=found)
+            return np.zeros(free.shape[1], np.int64)
+        room = free[row] // amount
+        found = room if found is None else np.minimum(found, room, out=found)
+    if found is None:
+        found = np.full(free.shape[1], COPIES_MAX, np.int64)
+    else:
+        np.minimum(found, COPIES_MAX, out=found)
+        np.maximum(found, 0, out=found)
     if mask is not None:
         found *= mask
     return found
@@ -71,7 +75,7 @@ def largest_fitting(shape: Shape, nodes: NodeBlock, mask: Mask | None = None) ->
     are. 0 where no node could, whatever the amount."""
     free = nodes.free[:, None] if nodes.is_one else nodes.free
     names = nodes.columns.table.names
-    rows = np.flatnonzero(shape.request)
+    rows = nonzero(shape.request)
     known = rows[rows < len(free)]
     if len(known) < len(rows):
         return {names[row]: 0 for row in rows}
@@ -95,7 +99,7 @@ def place_groups(free: Array, groups: Sequence[Group], capacity: Array) -> list[
     """
     before = free.copy() if len(groups) > 1 else None
     taken: list[Taken] = []
-    for group in sorted(groups, key=largest_first(capacity)):
+    for group in sorted(groups, key=largest_first(capacity)) if len(groups) > 1 else groups:
         took = _take(free, group)
         if took is None:
             if before is not None:
@@ -114,16 +118,15 @@ def _take(free: Array, group: Group) -> Taken | None:
     room = copies(group.shape, free, group.mask)
     if int(room.sum()) < group.count:
         return None
-    slots = np.flatnonzero(room)
+    slots = nonzero(room)
     slots = slots[np.argsort(room[slots], kind="stable")]
     up_to = np.cumsum(room[slots])
     used = int(np.searchsorted(up_to, group.count)) + 1 if group.count else 0
     slots, counts = slots[:used], room[slots[:used]]
     if used:
         counts[-1] -= int(up_to[used - 1]) - group.count
-    request = group.shape.request
-    rows = np.flatnonzero(request)
-    free[np.ix_(rows, slots)] -= request[rows][:, None] * counts
+        for row, amount in group.shape.asks:
+            free[row, slots] -= amount * counts
     return Taken(group, slots, counts)
 
 
@@ -131,5 +134,5 @@ def _share(shape: Shape, capacity: Array) -> float:
     """The largest part of the largest node, over all resources, that one pod takes."""
     if not capacity.shape[1]:
         return 0.0
-    rows = [row for row in np.flatnonzero(shape.request) if row < len(capacity)]
-    return max((float(shape.request[row]) / max(float(capacity[row].max()), 1.0) for row in rows), default=0.0)
+    asks = [(row, amount) for row, amount in shape.asks if row < len(capacity)]
+    return max((float(amount) / max(float(capacity[row].max()), 1.0) for row, amount in asks), default=0.0)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -22,9 +22,9 @@ import msgspec
 import numpy as np
 
 from muster.engine.blocks import one_shape
-from muster.engine.columns import Array, Mask
+from muster.engine.columns import Array, Mask, nonzero
 from muster.engine.counting import COPIES_MAX, Group, copies, groups_of, place_groups
-from muster.engine.reprieve import amounts
+from muster.engine.reprieve import all_amounts
 from muster.engine.shapes import Shape
 from muster.engine.victims import Ask, Room, add_at, free_ahead, select
 
@@ -55,7 +55,7 @@ class Forecast:
                 first[pod.index] = min(max(release.time, now), first.get(pod.index, math.inf))
         times = np.fromiter(first.values(), np.float64, len(first))
         indices = np.fromiter(first, np.intp, len(first))
-        self._load(times, state.placed.node[indices], amounts(state.placed, np.arange(len(self._start)), indices), now)
+        self._load(times, state.placed.node[indices], all_amounts(state.placed, len(self._start), indices), now)
 
     @classmethod
     def of(cls, state: State, free: Array, times: Array, nodes: Array, held: Array, now: float) -> Forecast:  # noqa: PLR0917 - columns
@@ -67,37 +67,40 @@ class Forecast:
         return found
 
     def _load(self, times: Array, nodes: Array, held: Array, now: float) -> None:
-        order = np.argsort(times, kind="stable")
+        order = times.argsort(kind="stable")
         times = times[order]
         self._nodes: Array = nodes[order]
         self._held: Array = held[:, order]
-        is_last = np.append(times[1:] != times[:-1], True) if len(times) else np.zeros(0, np.bool_)
+        is_last: Mask = np.ones(len(times), np.bool_)
+        np.not_equal(times[1:], times[:-1], out=is_last[:-1])
         self._times: list[float] = times[is_last].tolist()
         """The different times at which something ends."""
-        self._ends: list[int] = (np.flatnonzero(is_last) + 1).tolist()
+        self._ends: list[int] = (nonzero(is_last) + 1).tolist()
         """How many have ended by each of them."""
         self._now = now
 
     def earliest_start(self, members: Sequence[Shape], feasible: Callable[[Shape], Mask] | None = None) -> float | None:
         """When all `members` first fit together; None if they do not even when everything has ended."""
-        groups = groups_of(members, feasible)
-        height = len(self._start)
-        if any(len(g.shape.request) > height and g.shape.request[height:].any() for g in groups):
+        return self.earliest(groups_of(members, feasible))
+
+    def earliest(self, groups: Sequence[Group]) -> float | None:
+        """`earliest_start` of pods that are counted already, one group for each shape."""
+        if any(group.shape.height > len(self._start) for group in groups):
             return None
-        steps = [self._first_step(group) for group in groups]
-        if any(step is None for step in steps):
-            return None
-        # As more room never hurts one group, all fit, each for itself, when the last of them does.
-        step: int | None = max((step for step in steps if step is not None), default=0)
-        if step is not None and len(groups) > 1:
-            step = self._scan(step, groups)
-        return None if step is None else self._time(step)
+        first = 0
+        for group in groups:
+            step = self._first_step(group)
+            if step is None:
+                return None
+            # As more room never hurts one group, all fit, each for itself, when the last of them does.
+            first = max(first, step)
+        found = self._scan(first, groups) if len(groups) > 1 else first
+        return None if found is None else self._time(found)
 
     def free_at(self, time: float) -> Array:
         """Free amounts (rows, nodes) when everything that ends by then has ended. A copy."""
         free = self._start.copy()
-        past = int(np.searchsorted(np.array(self._times), time, side="right"))
-        self._release(free, 0, self._count(past))
+        self._release(free, 0, self._count(bisect_right(self._times, time)))
         return free
 
     # -- inside: step 0 is now before any release, step k after the k-th time ------------------------------------------------
@@ -124,31 +127,38 @@ class Forecast:
         by_node, first, lengths = self._by_node
         nodes = self._nodes[by_node]
         after: Array = np.full(len(nodes), COPIES_MAX, np.int64)
-        for row in np.flatnonzero(group.shape.request).tolist():
+        for row, amount in group.shape.asks:
             held = self._held[row][by_node]
-            freed = np.cumsum(held)
-            freed -= np.repeat(freed[first] - held[first], lengths)
-            np.minimum(after, (self._start[row][nodes] + freed) // group.shape.request[row], out=after)
+            freed = held.cumsum()
+            if len(first) > 1:
+                freed -= (freed[first] - held[first]).repeat(lengths)
+            np.minimum(after, (self._start[row][nodes] + freed) // amount, out=after)
         np.maximum(after, 0, out=after)
         if group.mask is not None:
             after *= group.mask[nodes]
-        before = np.append(0, after[:-1])
+        before: Array = np.empty(len(nodes), np.int64)
+        before[1:] = after[:-1]
         before[first] = room[nodes[first]]
         more: Array = np.empty(len(nodes), np.int64)
         more[by_node] = after - before
-        reached = np.cumsum(more) >= missing
-        at = int(np.argmax(reached))
+        reached = more.cumsum() >= missing
+        at = int(reached.argmax())
         return bisect_left(self._ends, at + 1) + 1 if reached[at] else None
 
     @functools.cached_property
     def _by_node(self) -> tuple[Array, Array, Array]:
         """The releases node by node, each node's in order of time; where each node's begin, and how many they are."""
-        order = np.argsort(self._nodes, kind="stable")
+        order = self._nodes.argsort(kind="stable")
         nodes = self._nodes[order]
-        first = np.flatnonzero(np.append(True, nodes[1:] != nodes[:-1]))
-        return order, first, np.diff(np.append(first, len(nodes)))
+        is_first: Mask = np.ones(len(nodes), np.bool_)
+        np.not_equal(nodes[1:], nodes[:-1], out=is_first[1:])
+        first = nonzero(is_first)
+        lengths: Array = np.empty(len(first), np.int64)
+        lengths[:-1] = first[1:] - first[:-1]
+        lengths[-1:] = len(nodes) - first[-1:]
+        return order, first, lengths
 
-    def _scan(self, first: int, groups: list[Group]) -> int | None:
+    def _scan(self, first: int, groups: Sequence[Group]) -> int | None:
         """The first step from `first` on at which the greedy search places every group."""
         capacity, last = self._state.nodes.capacity, len(self._times)
         free = self._start.copy()
@@ -163,7 +173,7 @@ class Forecast:
         rest = self._bisect_from(first + SCAN_MAX, free, groups)
         return rest
 
-    def _bisect_from(self, low: int, free: Array, groups: list[Group]) -> int | None:
+    def _bisect_from(self, low: int, free: Array, groups: Sequence[Group]) -> int | None:
         """Past the scan: halve, as if more room never hurt. What is found fits; something earlier might too."""
         capacity, high = self._state.nodes.capacity, len(self._times)
         everything = free.copy()

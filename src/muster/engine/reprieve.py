@@ -163,12 +163,19 @@ class Outcome:
 
 def amounts(placed: PodColumns, rows: Array, indices: Array) -> Array:
     """What these pods hold of these resources: (rows, pods). A copy."""
-    height = len(placed.request)
+    request = placed.request
     found: Array = np.zeros((len(rows), len(indices)), np.int64)
     for place, row in enumerate(rows.tolist()):
-        if row < height:
-            found[place] = placed.request[row][indices]
+        if row < len(request):
+            found[place] = request[row][indices]
     return found
+
+
+def all_amounts(placed: PodColumns, height: int, indices: Array) -> Array:
+    """`amounts` of the first `height` resources."""
+    found: Array = placed.request[:height, indices]
+    missing = height - len(found)
+    return np.concatenate([found, np.zeros((missing, len(indices)), np.int64)]) if missing else found
 
 
 def started(pod: PodRecord) -> int:

@@ -42,6 +42,8 @@ class Shape:
 
     __slots__ = (
         "annotations",
+        "asks",
+        "height",
         "is_daemon",
         "key",
         "labels",
@@ -73,6 +75,11 @@ class Shape:
         """The same: see `ShapeNames.queues`."""
         self.is_daemon = is_daemon(pod)
         self.request: Vector = vector_of(requests.amounts, table)
+        amounts = enumerate(self.request.tolist())
+        self.asks: tuple[tuple[int, int], ...] = tuple((row, amount) for row, amount in amounts if amount)
+        """Rows of the resources that it asks for, in order, and how much of each."""
+        self.height = self.asks[-1][0] + 1 if self.asks else 0
+        """How high columns must be to have all of these rows."""
         self.need: Vector = need_of(self.request)
         self.scoring: Array = np.array([requests.scoring_cpu, requests.scoring_memory], np.int64)
 

@@ -31,9 +31,9 @@ import numpy as np
 
 from muster.engine.blocks import PodBlock
 from muster.engine.budgets import Budgets
-from muster.engine.columns import Array, Column, Mask
+from muster.engine.columns import Array, Column, Mask, nonzero
 from muster.engine.pods import PodRecord
-from muster.engine.reprieve import COST_SHIFT, NO_COST, Items, Key, Outcome, amounts, started
+from muster.engine.reprieve import COST_SHIFT, NO_COST, Items, Key, Outcome, all_amounts, amounts, started
 from muster.engine.whole_units import WholeUnit, is_shared, whole_units
 
 if TYPE_CHECKING:
@@ -319,9 +319,10 @@ class _Search:
 def free_ahead(state: State, promised: Iterable[tuple[str, PodRecord]] = ()) -> Array:
     """What is free on each node once those that are ending have gone, and without what is promised to others (node, pod)."""
     free: Array = state.nodes.free.copy()
-    placed, rows = state.placed, np.arange(len(free))
-    ending = np.flatnonzero(placed.ending & (placed.node >= 0))
-    add_at(free, placed.node[ending], amounts(placed, rows, ending))
+    placed = state.placed
+    ending = nonzero(placed.ending & (placed.node >= 0))
+    if len(ending):
+        add_at(free, placed.node[ending], all_amounts(placed, len(free), ending))
     # Pods of one shape share what they request: few requests stand for many pods.
     alike: dict[int, tuple[Array, list[int]]] = {}
     known = state.nodes.slots
@@ -337,9 +338,9 @@ def free_ahead(state: State, promised: Iterable[tuple[str, PodRecord]] = ()) -> 
 
 def add_at(target: Array, nodes: Array, held: Array) -> None:
     """Add amounts (rows, pods) to a block (rows, nodes), where each pod is."""
-    if len(nodes):
-        for row, amount in zip(target, held, strict=True):
-            np.add.at(row, nodes, amount)
+    for row, is_any in enumerate(held.any(axis=1).tolist()):
+        if is_any:
+            np.add.at(target[row], nodes, held[row])
 
 
 def _cost_steps(costs: Array) -> Iterator[tuple[int, int]]:

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
-from muster.engine.columns import Array, Mask
+from muster.engine.columns import Array, Mask, nonzero
 from muster.engine.counting import Group, copies, place_groups
 from muster.engine.forecast import Forecast
-from muster.engine.reprieve import amounts
+from muster.engine.reprieve import all_amounts
 from muster.engine.shapes import Shape
 from muster.engine.victims import free_ahead
 
@@ -87,8 +87,8 @@ def releases(state: State, ends: Array) -> Releases:
     """`ends` by index of the placed pods: when each is expected to end; infinite for who is not."""
     placed = state.placed
     node = placed.node
-    known = np.flatnonzero((node >= 0) & ~placed.ending & np.isfinite(ends[: len(node)]))
-    return Releases(ends[known], node[known], amounts(placed, np.arange(len(state.nodes.free)), known))
+    known = nonzero((node >= 0) & ~placed.ending & np.isfinite(ends[: len(node)]))
+    return Releases(ends[known], node[known], all_amounts(placed, len(state.nodes.free), known))
 
 
 class Planner:
@@ -100,21 +100,23 @@ class Planner:
         self._coming = coming
         self._last: tuple[Array, float] | None = None
         """What the last plan took, and until when: nobody plans with that any more."""
+        self._forecast: Forecast | None = None
+        """Of all that is coming; it holds until another plan takes something."""
 
     def add(self, head: Head) -> Plan | None:
         """A plan for `head`; None when one does not help it."""
         state = self._state
         if self._last is not None:
             self._free, self._coming = _beside(self._free, self._coming, *self._last)
-            self._last = None
+            self._last = self._forecast = None
         groups = groups_of(head.pieces, self._feasible)
-        height = len(self._free)
-        if any(len(g.shape.request) > height and g.shape.request[height:].any() for g in groups):
+        if any(shape.height > len(self._free) for shape, _ in head.pieces):
             return None
-        coming = self._coming
-        forecast = Forecast.of(state, self._free, coming.times, coming.nodes, coming.held, self._now)
-        shapes = [shape for shape, count in head.pieces for _ in range(count)]
-        start = forecast.earliest_start(shapes, _required(self._feasible, len(state.nodes)))
+        if self._forecast is None:
+            coming = self._coming
+            self._forecast = Forecast.of(state, self._free, coming.times, coming.nodes, coming.held, self._now)
+        forecast = self._forecast
+        start = forecast.earliest(groups)
         if start is None:
             return None
         if start <= self._now and not head.is_next and head.mode != "Strict":
@@ -128,23 +130,15 @@ class Planner:
         return Plan(head=head, start=start, extra=left)
 
 
-def _required(feasible: Feasible, nodes: int) -> Callable[[Shape], Mask]:
-    def mask(shape: Shape) -> Mask:
-        found = feasible(shape)
-        return np.ones(nodes, np.bool_) if found is None else found
-
-    return mask
-
-
 def _beside(free: Array, coming: Releases, taken: Array, end: float) -> tuple[Array, Releases]:
     """What the next may plan with: as if the room of the plan were given away now, until its unit ends."""
     free = free - taken
     if not np.isfinite(end):
         return free, coming
-    slots = np.flatnonzero(taken.any(axis=0))
-    times = np.append(coming.times, np.full(len(slots), end))
+    slots = nonzero(taken.any(axis=0))
+    times = np.concatenate([coming.times, np.full(len(slots), end)])
     held = np.concatenate([coming.held, taken[:, slots]], axis=1)
-    return free, Releases(times, np.append(coming.nodes, slots), held)
+    return free, Releases(times, np.concatenate([coming.nodes, slots]), held)
 
 
 def room_for(pieces: Pieces, free: Array, capacity: Array, feasible: Feasible) -> int:

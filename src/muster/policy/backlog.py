@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from muster.engine.columns import Array
+from muster.engine.columns import Array, nonzero
 from muster.policy.factors import expected_s, remaining_s
 from muster.policy.table import Table
 
@@ -84,4 +84,4 @@ def _key(table: Table, row: int) -> str:
 
 def present(table: Table) -> Array:
     """Rows of what waits or runs."""
-    return np.flatnonzero(table.is_waiting | table.is_running)
+    return nonzero(table.is_waiting | table.is_running)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from muster.engine.columns import Array
+from muster.engine.columns import Array, nonzero
 from muster.objects.reasons import Reason, Verdict
 from muster.policy.backfill import Pieces, Plan
 from muster.policy.book import Book
@@ -58,6 +58,10 @@ class Gate:
         """Sleepers that an event lets go."""
         self._open: dict[int, bool] = {}
         self._open_of: tuple[int, ...] = ()
+        self._asleep: Array = np.zeros(0, np.int64)
+        self._asleep_of: tuple[int, ...] = ()
+        self._too_large_of: tuple[object, ...] = ()
+        """While that is the same: no sleeper asks for as little as there is in all."""
         self._nobody_of: tuple[int, ...] = ()
         self._nobody_before = 0.0
         """While `_room_since` is that: no sleeper before this place could go."""
@@ -185,12 +189,12 @@ class Gate:
     def call_all(self, *whys: Refusal) -> None:
         """Everything that sleeps for one of these reasons is."""
         table = self._book.table
-        for row in np.flatnonzero(np.isin(table.refusal, whys) & table.is_waiting).tolist():
+        for row in nonzero(np.isin(table.refusal, whys) & table.is_waiting).tolist():
             self._called[table.ids[row]] = None
 
     @property
     def has_sleepers_by_plan(self) -> bool:
-        return bool((self._book.table.refusal >= REFUSED_BY_PLAN).any())
+        return bool(len(self._sleepers()))
 
     @property
     def could_matter(self) -> bool:
@@ -248,8 +252,14 @@ class Gate:
 
     def _beside_plans(self, ranked: Ranked, now: float) -> list[int]:
         sleepers = self._sleepers()
-        if not len(sleepers) or not self._plans.is_any_within(sleepers):
+        if not len(sleepers):
+            return []
+        made_of = (self._asleep_of, self._book.room_version, self._book.state.nodes.version)
+        if made_of == self._too_large_of:
+            return []
+        if not self._plans.is_any_within(sleepers):
             # Whatever is planned, nobody of them fits.
+            self._too_large_of = made_of
             return []
         asked = self._now_asked(ranked, now)
         if asked is None or asked == self._asked:
@@ -261,7 +271,12 @@ class Gate:
         return found
 
     def _sleepers(self) -> Array:
-        return np.flatnonzero(self._book.table.refusal >= REFUSED_BY_PLAN)
+        """Rows of those that a plan turned away. Others sleep than before only after a mark, or when somebody joins anew."""
+        book = self._book
+        made_of = (book.blocked_version, book.line_version)
+        if made_of != self._asleep_of:
+            self._asleep, self._asleep_of = nonzero(book.table.refusal >= REFUSED_BY_PLAN), made_of
+        return self._asleep
 
     def _now_asked(self, ranked: Ranked, now: float) -> tuple[int, ...] | None:
         """What the answer of `_next` depends on; None when nobody sleeps because of a plan."""

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from muster.engine.blocks import one_shape
-from muster.engine.columns import Array, Mask
+from muster.engine.columns import Array, Mask, nonzero
 from muster.engine.plugin import PostFilterHelper
 from muster.engine.shapes import Shape
 from muster.policy.backfill import (
@@ -64,6 +64,8 @@ class Plans:
         self._rooms_of: tuple[object, ...] = ()
         self._ever: dict[Pieces, bool] = {}
         self._ever_of: tuple[int, ...] = ()
+        self._free: Array = np.zeros(0, np.int64)
+        self._free_of: tuple[int, ...] = ()
         self._lines: tuple[object, Array] | None = None
         self._passing: tuple[str, Bound] = ("", Bound())
 
@@ -180,7 +182,7 @@ class Plans:
     def ends(self, now: float) -> Array:
         """By index of the placed pods: when each is expected to end. Also finds out until when that holds."""
         table, node = self._book.table, self._state.placed.node
-        rows = np.flatnonzero(table.is_running)
+        rows = nonzero(table.is_running)
         expected, until = expected_ends(table, rows, now)
         self._valid_until = float(until.min()) if len(until) else math.inf
         self._until = np.full(table.size, np.inf)
@@ -190,7 +192,7 @@ class Plans:
         ends: Array = np.full(len(node), np.inf)
         size = min(len(node), len(self._book.row_at))
         at = self._book.row_at[:size]
-        known = np.flatnonzero(at >= 0)
+        known = nonzero(at >= 0)
         ends[known] = by_row[at[known]]
         return ends
 
@@ -261,10 +263,18 @@ class Plans:
 
     def _within(self, rows: Array) -> Array:
         """Nobody else fits than these, whatever the nodes."""
-        request, free = self._book.table.request, np.maximum(self._state.nodes.free, 0).sum(axis=1)
+        request, free = self._book.table.request, self._free_in_all()
         height = min(len(free), len(request))
         found: Array = rows[(request[:height, rows] <= free[:height, None]).all(axis=0)]
         return found
+
+    def _free_in_all(self) -> Array:
+        """What is free on all nodes together, by resource."""
+        nodes = self._state.nodes
+        made_of = (self._book.room_version, nodes.version, len(nodes.free))
+        if made_of != self._free_of:
+            self._free, self._free_of = np.maximum(nodes.free, 0).sum(axis=1), made_of
+        return self._free
 
     def may_go(self, rows: Array, ranked: Ranked, now: float) -> Array:
         """Of sleeping rows, the next to be tried: there is room now, and no plan keeps it from them."""
@@ -289,7 +299,7 @@ class Plans:
         if not goes[first]:
             return rows[:0]
         stop = first + int(np.argmin(np.append(goes[first:], False)))
-        free = np.maximum(self._state.nodes.free, 0).sum(axis=1)
+        free = self._free_in_all()
         height = min(len(free), len(table.request))
         together = np.cumsum(table.request[:height, rows[first:stop]], axis=1) <= free[:height, None]
         count = int(np.argmin(np.append(together.all(axis=0), False)))

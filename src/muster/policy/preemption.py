@@ -17,7 +17,6 @@ Pure; nothing is kept but what was worked out for the moment.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
@@ -26,7 +25,7 @@ import msgspec
 import numpy as np
 
 from muster.engine.blocks import PodBlock
-from muster.engine.columns import Array, Mask
+from muster.engine.columns import Array, Mask, nonzero
 from muster.engine.making_room import make_room
 from muster.engine.plugin import Nomination, PostFilterHelper
 from muster.engine.pods import PodRecord
@@ -58,24 +57,23 @@ class Scores:
 
     def __init__(self, rows: Array, running: Array, rest: Callable[[], tuple[Array, Array]]) -> None:
         self.rows, self.running, self._rest = rows, running, rest
+        self._both: tuple[Array, Array] | None = None
+        # The least of all numbers among them; infinite where there is none.
+        self._lowest = float(np.fmin.reduce(running, initial=math.inf))
 
-    @functools.cached_property
-    def _both(self) -> tuple[Array, Array]:
-        waiting, costs_s = self._rest()
-        return np.maximum(self.running, waiting), costs_s
+    def _worked_out(self) -> tuple[Array, Array]:
+        if self._both is None:
+            waiting, costs_s = self._rest()
+            self._both = (np.maximum(self.running, waiting), costs_s)
+        return self._both
 
     @property
     def bar(self) -> Array:
-        return self._both[0]
+        return self._worked_out()[0]
 
     @property
     def costs_s(self) -> Array:
-        return self._both[1]
-
-    @functools.cached_property
-    def _lowest(self) -> float:
-        known = self.running[~np.isnan(self.running)]
-        return float(known.min()) if len(known) else math.inf
+        return self._worked_out()[1]
 
     def may_beat(self, score: float, gain_percent: float) -> bool:
         """False when nobody is beaten by it, as the bar is at least `running`. A gain of more than the whole says nothing about
@@ -89,10 +87,10 @@ class Scores:
 
 def candidates(table: Table, rules: PolicyPreemption, bounds: Array, now: float) -> Array:
     """Running rows that may be stopped at all."""
-    rows = np.flatnonzero(table.is_running & table.is_preemptible & ~table.is_waiting & (table.queue >= 0))
+    rows = nonzero(table.is_running & table.is_preemptible & ~table.is_waiting & (table.queue >= 0))
     ran_s = now - table.started[rows]
     # What started this very moment stays for it, or one moment could see it come and go again and again.
-    has_run = (ran_s > 0.0) & (ran_s >= rules.restart_cost_seconds)
+    has_run = ran_s >= rules.restart_cost_seconds if rules.restart_cost_seconds > 0 else ran_s > 0.0
     often = table.preemptions[rows] >= rules.per_job_max
     rows = rows[has_run & ~often & (table.pin[rows] == NOT_PINNED)]
     # Starving work would be the first in line again. Service that it keeps counts for it: nobody starves who would not without.
@@ -180,6 +178,8 @@ class Preempting:
         self._asked = asked
         rows = ranked.rows
         blocked = rows[table.is_blocked[rows] | (table.refusal[rows] >= REFUSED_BY_PLAN)][:EVICTORS_MAX].tolist()
+        if not blocked:
+            return []
         policies = {id(policy): policy for policy in map(self._policy, blocked)}
         if not any(self._may_any(policy, blocked, now) for policy in policies.values()):
             return []
@@ -190,7 +190,7 @@ class Preempting:
         rules = policy.spec.preemption
         if not rules.enabled:
             return False
-        best = float(np.fmax.reduce(self._book.table.score[np.array(rows, np.int64)]))
+        best = float(np.fmax.reduce(self._book.table.score[rows]))
         return self._scores_for(policy, now).may_beat(best, rules.gain_percent_min)
 
     def _could_evict(self, row: int, now: float) -> bool:
@@ -259,7 +259,7 @@ class Preempting:
         rules, scores = policy.spec.preemption, self._scores_for(policy, now)
         if not scores.may_beat(float(table.score[row]), rules.gain_percent_min):
             return _NOBODY, _NO_BARS
-        kept = np.flatnonzero(is_better(float(table.score[row]), scores.bar, rules.gain_percent_min))
+        kept = nonzero(is_better(float(table.score[row]), scores.bar, rules.gain_percent_min))
         if not len(kept):
             return _NOBODY, _NO_BARS
         own = charged(policy, table, row, scores.costs_s[kept], now=now, view=self._view_of(policy.spec))
@@ -287,7 +287,7 @@ class Preempting:
     def _share(self, queue: str, more: float) -> float:
         table, tree = self._book.table, self._book.tree
         below = [number for number, name in enumerate(table.queues.names) if name and queue in tree.chain(name)]
-        rows = np.flatnonzero(table.is_running & np.isin(table.queue, below))
+        rows = nonzero(table.is_running & np.isin(table.queue, below))
         weight = tree.queues[queue].spec.weight if queue else 1
         return (float(table.used_dominant[rows].sum()) + more) / weight
 

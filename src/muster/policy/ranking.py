@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from muster.engine.columns import Array
+from muster.engine.columns import Array, nonzero
 from muster.objects.kinds.muster_queues import SchedulingPolicySpec
 from muster.policy.queues import QueueTree
 from muster.policy.starvation import bounds_of, crossings, next_crossing
@@ -148,16 +148,16 @@ class Ranker:
             name, policy = policies[0]
             every = np.concatenate([rows, beside]) if len(beside) else rows
             score = policy.scores(table, every, now, view_of(policy.spec)).total
-            if (count := int(np.isnan(score[: len(rows)]).sum())) > 0:
+            if count := np.count_nonzero(np.isnan(score[: len(rows)])):
                 missing[name] = count
             return score, missing
         score = np.zeros(len(rows), np.float64)
         of = group[table.queue[rows]]
         for number, (name, policy) in enumerate(policies):
-            mine = np.flatnonzero(of == number)
+            mine = nonzero(of == number)
             if len(mine):
                 score[mine] = policy.scores(table, rows[mine], now, view_of(policy.spec)).total
-                if (count := int(np.isnan(score[mine]).sum())) > 0:
+                if count := np.count_nonzero(np.isnan(score[mine])):
                     missing[name] = count
         return score, missing
 
@@ -166,7 +166,7 @@ class Ranker:
         group, policies, _ = self.policies()
         of = group[self._table.queue[rows]]
         for number, (_, policy) in enumerate(policies):
-            at = np.flatnonzero(of == number)
+            at = nonzero(of == number)
             if len(at):
                 yield policy, at, policy.scores(self._table, rows[at], now, view_of(policy.spec))
 
@@ -187,21 +187,24 @@ class Ranker:
         _, _, bounds = self.policies()
         times = crossings(table, rows, bounds_of(bounds, table.queue[rows]))
         starves = (times <= now) & ~table.is_held[rows]
-        starving = np.flatnonzero(starves)
-        others = np.flatnonzero(~starves) if len(starving) else np.arange(len(rows))
         # -score: larger first, and NumPy puts NaN last; stable, so equals stay by age.
-        others = others[np.argsort(-score[others], kind="stable")]
+        starving = nonzero(starves)
+        if len(starving):
+            others = nonzero(~starves)
+            others = others[(-score[others]).argsort(kind="stable")]
+        else:
+            others = (-score).argsort(kind="stable")
         pins = table.pin[rows[others]]
-        if (pins != NOT_PINNED).any():
-            others = others[np.argsort(pins, kind="stable")]
+        if np.count_nonzero(pins != NOT_PINNED):
+            others = others[pins.argsort(kind="stable")]
         layout = self._tree.layout(table.queues)
         if layout.depth > 1 or len(layout.level) > 2:
-            running = np.flatnonzero(table.is_running & (table.queue >= 0))
+            running = nonzero(table.is_running & (table.queue >= 0))
             using = np.append(running, rows[starving])
             amounts = np.append(table.used_dominant[running], table.dominant[rows[starving]])
             uses = layout.uses(table.queue[using], amounts)
             ranked = rows[others]
             others = others[layout.merge(table.queue[ranked], table.dominant[ranked], others, uses)]
-        ordered: Array = rows[np.append(starving, others)]
+        ordered: Array = rows[np.concatenate([starving, others]) if len(starving) else others]
         table.place[ordered] = np.arange(FIRST, len(ordered) + FIRST)
         return Ranked(ordered, len(starving), missing, next_crossing(times, now), scores_beside)

@@ -12,8 +12,6 @@ Pure.
 
 from __future__ import annotations
 
-import numpy as np
-
 from muster.engine.columns import Array
 from muster.policy.table import Table
 
@@ -31,4 +29,5 @@ def next_crossing(times: Array, now: float) -> float | None:
 
 def bounds_of(bounds_by_queue: Array, queue: Array) -> Array:
     """By unit, from bounds by the number of the queue."""
-    return np.asarray(bounds_by_queue)[queue]
+    found: Array = bounds_by_queue[queue]
+    return found

@@ -7,6 +7,7 @@ Fed by nothing: it reads the engine's state and the books. Pure, single-threaded
 from __future__ import annotations
 
 import math
+from typing import Final
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from muster.objects.kinds.muster_queues import SchedulingPolicySpec
 from muster.policy.backlog import Backlog
 from muster.policy.book import Book
 from muster.policy.table import View
+
+SPECS_MAX: Final = 256
+"""Of so many policies it is remembered what they read."""
 
 
 class Views:
@@ -26,6 +30,8 @@ class Views:
         self._views: dict[int, View] = {}
         """By policy, for the moment."""
         self._views_of: tuple[object, ...] = ()
+        self._sources: dict[int, tuple[SchedulingPolicySpec, frozenset[str]]] = {}
+        """By policy: what its factors read."""
 
     def of(self, spec: SchedulingPolicySpec) -> View:
         state, book = self._state, self._book
@@ -34,7 +40,7 @@ class Views:
             self._views, self._views_of = {}, made_of
         found = self._views.get(id(spec))
         if found is None:
-            sources = {factor.source for factor in spec.factors}
+            sources = self._sources_of(spec)
             found = self._views[id(spec)] = View(
                 resources=state.table.rows,
                 total=self._total,
@@ -44,6 +50,14 @@ class Views:
                 longest_s=self._backlog.longest_s() if "Tail" in sources else math.nan,
             )
         return found
+
+    def _sources_of(self, spec: SchedulingPolicySpec) -> frozenset[str]:
+        kept = self._sources.get(id(spec))
+        if kept is None or kept[0] is not spec:
+            if len(self._sources) >= SPECS_MAX:
+                self._sources.clear()
+            kept = self._sources[id(spec)] = (spec, frozenset(factor.source for factor in spec.factors))
+        return kept[1]
 
     def add_up(self) -> None:
         """Nodes may have come or gone: the cluster's totals follow, and with them all shares of it in the table."""
