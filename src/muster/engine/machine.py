@@ -101,7 +101,7 @@ class Engine:
     @property
     def next_deadline(self) -> float | None:
         """When a `Tick` is needed even if nothing happens."""
-        looks = [self.state.tell(plugin, "next_look") for plugin in self.state.observers]
+        looks = [self.state.tell(plugin, "next_look") for plugin in self.state.lookers]
         ranked = self.order.next_look() if self.order is not None else None
         times = (self._holds.next_deadline, self.waiting.next_retry, ranked, *looks)
         return min((time for time in times if time is not None), default=None)
@@ -277,7 +277,7 @@ class Engine:
             case _:
                 apply_book(event, state)
         if not isinstance(event, ev.PodSeen | ev.PodGone | ev.Bound):
-            for observer in state.observers:
+            for observer in state.listeners:
                 slots = state.tell(observer, "event", event) or ()
                 if slots and observer.scope is Scope.NODE:
                     # What it said about the nodes themselves is asked again, as if they had been described anew.

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 import numpy as np
 
-from muster.engine.columns import Array
+from muster.engine.columns import Array, nonzero
 from muster.engine.order import Order, Ranking
 from muster.engine.plugin import Wake
 from muster.engine.resources import widened
@@ -198,7 +198,7 @@ class Waiting:
         return before - len(self.parked)
 
     def wake_by(self, kinds: Iterable[Wake]) -> None:
-        for kind in sorted(kinds, key=lambda wake: wake.value):
+        for kind in sorted((kind for kind in kinds if self._by_wake.get(kind)), key=lambda wake: wake.value):
             for unit_id in list(self._by_wake.get(kind, ())):
                 self._wake(unit_id)
 
@@ -366,5 +366,5 @@ class _Needs:
             return []
         rows = len(self._need)
         mask = np.bitwise_and.reduce(widened(free, rows)[:rows, None] >= self._need)
-        found = [shape for column in np.flatnonzero(mask).tolist() if (shape := self._shapes[column]) is not None]
+        found = [shape for column in nonzero(mask).tolist() if (shape := self._shapes[column]) is not None]
         return sorted(found, key=lambda shape: shape.number)

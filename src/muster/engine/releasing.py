@@ -75,6 +75,8 @@ class Holds:
 
     def expire(self, now: float, decisions: list[AnyDecision]) -> None:
         """End what has waited for too long, or stands on a node that is gone."""
+        if not self.held:
+            return
         for unit_id, held in [(unit_id, held) for unit_id, held in self.held.items() if held.until <= now]:
             if held.kind is HoldKind.PROMISE:
                 why = f"the other parties ({', '.join(sorted(held.waiting_for))}) did not reserve in time"

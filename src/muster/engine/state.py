@@ -80,6 +80,10 @@ class State:
         self.freed: dict[int, None] = {}
         self.woken: set[Wake] = set()
         self.observers: list[Plugin] = []
+        self.listeners: list[Plugin] = []
+        """Those that want to hear of other events than those of pods."""
+        self.lookers: list[Plugin] = []
+        """Those that may want to be asked at a certain time."""
         self._pod_observers: list[Plugin] = []
         """Those that want to hear of pods: most do not, and pods are many."""
         self._followers_of: dict[int, tuple[Plugin, ...]] = {}
@@ -252,15 +256,21 @@ class State:
     def observe(self, plugin: Plugin) -> None:
         """Tell the plugin of everything from now on."""
         self.observers.append(plugin)
+        self._sort_observers()
         if overrides(plugin, "pod_added") or overrides(plugin, "pod_removed"):
             self._pod_observers.append(plugin)
             self._followers_of.clear()
 
     def unobserve(self, plugin: Plugin) -> None:
         self.observers.remove(plugin)
+        self._sort_observers()
         if plugin in self._pod_observers:
             self._pod_observers.remove(plugin)
             self._followers_of.clear()
+
+    def _sort_observers(self) -> None:
+        self.listeners = [plugin for plugin in self.observers if overrides(plugin, "event")]
+        self.lookers = [plugin for plugin in self.observers if overrides(plugin, "next_look")]
 
     def tell(self, plugin: Plugin, point: str, *arguments: Any) -> Any:
         """Tell an observer. One that raises fails alone, and what it keeps may be off from then on: that is in `faults`."""
@@ -322,7 +332,7 @@ class State:
         twin = copy.copy(self)
         twin.nodes = self.nodes.copy()
         twin.touched, twin.freed, twin.woken = {}, {}, set()
-        twin.observers, twin._pod_observers, twin._followers_of = [], [], {}
+        twin.observers, twin.listeners, twin.lookers, twin._pod_observers, twin._followers_of = [], [], [], [], {}
         twin.extras = {}
         twin.pods = {uid: copy.copy(pod) for uid, pod in self.pods.items()}
         twin.on_node = {node: {uid: twin.pods[uid] for uid in pods} for node, pods in self.on_node.items()}

@@ -41,13 +41,14 @@ class Backlog:
         table = self._table
         key = _key(table, row)
         if key not in self._first:
+            rows = present(table) if now != self._now else np.array([row])
+            work_s, is_own = self._work_s(rows, now), rows == row
             if now != self._now:
-                others = present(table)
-                self._now, self._sum_s = now, self._work_s(others[others != row], now)
+                self._now, self._sum_s = now, float(work_s[~is_own].sum())
             while len(self._first) >= JOBS_MAX:
                 del self._first[next(iter(self._first))]
             self._first[key] = round(self._sum_s, 3)
-            self._sum_s += self._work_s(np.array([row]), now)
+            self._sum_s += float(work_s[is_own].sum())
         table.backlog_s[row] = self._first[key]
 
     def settle(self) -> None:
@@ -58,8 +59,8 @@ class Backlog:
         """Of all units present, the largest sum of backlog and run time; NaN where nothing is known of any."""
         rows = present(self._table)
         takes: Array = self._table.backlog_s[rows] + expected_s(self._table, rows)
-        takes = takes[~np.isnan(takes)]
-        return float(takes.max()) if len(takes) else math.nan
+        # No number counts less than any.
+        return float(np.fmax.reduce(takes)) if len(takes) else math.nan
 
     def kept(self) -> dict[str, float]:
         """What does not follow from the objects."""
@@ -72,9 +73,11 @@ class Backlog:
         for row in present(self._table).tolist():
             self._table.backlog_s[row] = self._first.get(_key(self._table, row), math.nan)
 
-    def _work_s(self, rows: Array, now: float) -> float:
-        """What the rows still have to do, in seconds of the whole cluster."""
-        return float(np.nansum(remaining_s(self._table, rows, now) * self._table.dominant[rows]))
+    def _work_s(self, rows: Array, now: float) -> Array:
+        """What each of the rows still has to do, in seconds of the whole cluster; 0 where nobody knows."""
+        found: Array = remaining_s(self._table, rows, now) * self._table.dominant[rows]
+        found[np.isnan(found)] = 0.0
+        return found
 
 
 def _key(table: Table, row: int) -> str:

@@ -367,6 +367,8 @@ class Book:
 
 
 def _sum(pods: Sequence[PodRecord]) -> Array:
+    if len(pods) == 1:
+        return pods[0].request.copy()
     total: Array = np.zeros(max(len(pod.request) for pod in pods), np.int64)
     for pod in pods:
         total[: len(pod.request)] += pod.request

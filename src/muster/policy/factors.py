@@ -9,7 +9,6 @@ Work that runs is scored by the same factors: that is how preemption compares it
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,15 +38,29 @@ class Asked:
 
     def __init__(self, table: Table, rows: Indices, now: float, view: View) -> None:
         self.table, self.rows, self.now, self.view = table, rows, now, view
+        self._kept: dict[str, Array] = {}
 
-    @functools.cached_property
+    def column(self, name: str) -> Array:
+        """A column of the table, for the rows. For reading."""
+        found = self._kept.get(name)
+        if found is None:
+            found = self._kept[name] = getattr(self.table, name)[self.rows]
+        return found
+
+    @property
     def remaining(self) -> Array:
-        return remaining_s(self.table, self.rows, self.now)
+        found = self._kept.get("remaining")
+        if found is None:
+            served = _served_s(self.column("attained_s"), self.column("started"), self.now)
+            found = self._kept["remaining"] = _remaining_s(self.table, self.rows, served)
+        return found
 
-    @functools.cached_property
+    @property
     def age(self) -> Array:
         """Seconds since it was submitted, whatever it did in them."""
-        found: Array = np.maximum(self.now - self.table.submitted[self.rows], 0.0)
+        found = self._kept.get("age")
+        if found is None:
+            found = self._kept["age"] = np.maximum(self.now - self.column("submitted"), 0.0)
         return found
 
 
@@ -59,18 +72,29 @@ def expected_s(table: Table, rows: Indices) -> Array:
 
 def served_s(table: Table, rows: Indices, now: float) -> Array:
     """How long it has run, as far as that is not lost: kept from earlier attempts, and in this one."""
-    started = table.started[rows]
-    return table.attained_s[rows] + np.where(np.isnan(started), 0.0, np.maximum(now - started, 0.0))
+    return _served_s(table.attained_s[rows], table.started[rows], now)
+
+
+def _served_s(attained: Array, started: Array, now: float) -> Array:
+    # Of what has not started, which is no number, `fmax` leaves the 0.
+    found: Array = attained + np.fmax(now - started, 0.0)
+    return found
 
 
 def remaining_s(table: Table, rows: Indices, now: float) -> Array:
     """How long it has still to run; NaN where nobody knows. What is over the time that its owner said doubles, as estimates do
     that were wrong; of what history foretells, what has run long has, as a rule, long to run still."""
-    served = served_s(table, rows, now)
-    left = expected_s(table, rows) - served
+    return _remaining_s(table, rows, served_s(table, rows, now))
+
+
+def _remaining_s(table: Table, rows: Indices, served: Array) -> Array:
+    estimate = table.estimate_s[rows]
+    is_unsaid = np.isnan(estimate)
+    is_any_unsaid = np.count_nonzero(is_unsaid) > 0
+    left = (np.where(is_unsaid, table.predicted_s[rows], estimate) if is_any_unsaid else estimate) - served
     left = np.where(left > 0, left, np.maximum(-left, OVERRUN_S_MIN))
-    by_history = np.isnan(table.estimate_s[rows]) & (served > 0)
-    if not by_history.any():
+    by_history = is_unsaid & (served > 0) if is_any_unsaid else is_unsaid
+    if not np.count_nonzero(by_history):
         return left
     further = _further_s(table.predicted_s[rows], table.predicted_high_s[rows], served)
     return np.where(by_history & ~np.isnan(further), np.maximum(further, OVERRUN_S_MIN), left)
@@ -129,17 +153,16 @@ def _unit(name: str, key: str) -> float:
 
 def waiting(asked: Asked, key: str = "") -> Array:
     """Seconds since it was submitted in which it did not run; of running work, until it was started."""
-    table, rows = asked.table, asked.rows
-    started = table.started[rows]
+    started = asked.column("started")
     until = np.where(np.isnan(started), asked.now, started)
-    waited: Array = np.maximum(until - table.submitted[rows] - table.attained_s[rows], 0.0)
+    waited: Array = np.maximum(until - asked.column("submitted") - asked.column("attained_s"), 0.0)
     return waited
 
 
 def tail(asked: Asked, key: str = "") -> Array:
     """How late it is: its age and what it has still to run, over the longest that any unit present would take in all if each
     just waited for what was there before it. 1 is as late as the last would be with first come, first served."""
-    found: Array = (asked.age + np.where(np.isnan(asked.remaining), 0.0, asked.remaining)) / asked.view.longest_s
+    found: Array = (asked.age + _known_or(asked.remaining, 0.0)) / asked.view.longest_s
     return found
 
 
@@ -215,6 +238,12 @@ def given_away(view: View) -> Array:
     return np.where(total > 0, np.clip(1.0 - free / np.where(total > 0, total, 1.0), 0.0, 1.0), 0.0)
 
 
+def _known_or(values: Array, otherwise: float) -> Array:
+    """`values`, and `otherwise` where there is no number."""
+    unknown = np.isnan(values)
+    return np.where(unknown, otherwise, values) if np.count_nonzero(unknown) else values
+
+
 def _floats(values: Any) -> Array:
     return np.asarray(values, np.float64)
 
@@ -272,7 +301,7 @@ def column_of(factor: Factor, asked: Asked) -> Array:
         return np.full(len(asked.rows), bounded(factor, factor.constant))
     values = SOURCES[factor.source](asked, factor.key)
     if factor.source in _UNSURE:
-        values = np.where(np.isnan(values), factor.default, values)
+        values = _known_or(values, factor.default)
     if factor.scale != 1:
         values = values / factor.scale
     if factor.min is not None:

@@ -31,7 +31,7 @@ def _as_float(test: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _power(base: _Value, exponent: _Value) -> Any:
-    if np.ndim(exponent) == 0:
+    if exponent.ndim == 0:
         if exponent == 2:
             return np.square(base)
         if exponent == 0.5:
