@@ -1,16 +1,18 @@
 """What `muster simulate` and `muster what-if` share: their options' values, progress, and what they print and write.
 
-Single-threaded; blocks for as long as a simulation takes.
+Single-threaded; blocks for as long as simulations take. Several of them are run side by side (`side_by_side`).
 """
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,6 +32,7 @@ LINE_EVERY_S = 15.0
 """Where progress is no terminal's line that is written over, but one more line each time."""
 RESTART_COST_S_MAX = 86_400.0 * 365
 T = TypeVar("T")
+Run = Callable[["Progress"], "Outcome"]
 
 
 def read_or_fail(read: Callable[[], T]) -> T:
@@ -114,29 +117,68 @@ def recorder_at(place: Path | None) -> Iterator[Recorder | None]:
         raise CliError(f"{place}: the log is not whole: {recorder.trouble}")
 
 
-def timed(name: str, run: Callable[[Progress], Outcome]) -> Named:
-    """Run a simulation and time it; a long one says how far it is, on stderr."""
+def run_all(runs: Sequence[tuple[str, Run]]) -> list[Named]:
+    """Run simulations and time each, side by side where there are cores for it; long ones say how far they are, on stderr."""
+    from muster.cli.side_by_side import at_once, side_by_side
+
+    told = _Telling()
+    count = at_once(len(runs))
+    try:
+        if count < 2:
+            return [_timed(name, run, lambda done, total, name=name: told.say(name, done, total)) for name, run in runs]  # type: ignore[misc]
+        return side_by_side([(name, partial(_timed, name, run)) for name, run in runs], count, told.say)
+    finally:
+        told.wipe()
+
+
+def _timed(name: str, run: Run, say: Callable[[int, int], None]) -> Named:
     from muster.sim.report_plots import Named
 
-    is_terminal = sys.stderr.isatty()
-    every_s = SAYS_EVERY_S if is_terminal else LINE_EVERY_S
-    began = last = time.perf_counter()
-    has_said = False
-
-    def progress(done: int, total: int, _now: float) -> None:
-        nonlocal last, has_said
-        if time.perf_counter() - last >= every_s:
-            last = time.perf_counter()
-            text = f"{name}: {done:,} of {total:,} jobs ended, after {last - began:.0f} s"
-            has_said = is_terminal
-            click.echo(f"\r{text} \x1b[K" if is_terminal else text, err=True, nl=not is_terminal)
-
-    try:
-        outcome = read_or_fail(lambda: run(progress))
-    finally:
-        if has_said:
-            click.echo("\r\x1b[K", err=True, nl=False)
+    began = time.perf_counter()
+    with _long_run():
+        outcome = read_or_fail(lambda: run(lambda done, total, _now: say(done, total)))
     return Named(name, outcome, time.perf_counter() - began)
+
+
+@contextmanager
+def _long_run() -> Iterator[None]:
+    """What was read stays until the end, and a simulation leaves next to no cycles: they need not be looked for all the time."""
+    from muster.controllers.long_runs import tune_for_long_runs
+
+    before = gc.get_threshold()
+    tune_for_long_runs()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
+
+
+class _Telling:
+    """How far simulations are, on stderr: a terminal's line that is written over, or one more line each time."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._every_s = SAYS_EVERY_S if self._is_terminal else LINE_EVERY_S
+        self._began = self._last = time.perf_counter()
+        self._far: dict[str, tuple[int, int]] = {}
+        self._has_said = False
+
+    def say(self, name: str, done: int, total: int) -> None:
+        self._far[name] = (done, total)
+        now = time.perf_counter()
+        if now - self._last < self._every_s:
+            return
+        self._last = now
+        far = "; ".join(f"{name}: {done:,} of {total:,} jobs ended" for name, (done, total) in self._far.items())
+        text = f"{far}, after {now - self._began:.0f} s"
+        self._has_said = self._is_terminal
+        click.echo(f"\r{text} \x1b[K" if self._is_terminal else text, err=True, nl=not self._is_terminal)
+
+    def wipe(self) -> None:
+        if self._has_said:
+            click.echo("\r\x1b[K", err=True, nl=False)
 
 
 def show(runs: Sequence[Named], *, as_json: bool, labels: Sequence[Mapping[str, Any]]) -> None:

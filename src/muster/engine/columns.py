@@ -30,6 +30,7 @@ Column = np.ndarray[tuple[int], np.dtype[np.int64]]
 _UNUSED_MAX = 1_024
 _SPARE_TAINT_SETS = 64
 
+
 def nonzero(column: Array) -> Array:
     """Where a column of one dimension is not zero, or true. `np.flatnonzero` costs three times as much on short columns, which
     most are."""

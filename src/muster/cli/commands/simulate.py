@@ -94,25 +94,27 @@ def simulate(
         click.echo(f"warning: job {name} {why}; it never starts", err=True)
     if len(impossible) > 3:
         click.echo(f"warning: nor do {len(impossible) - 3:,} others", err=True)
-    runs = []
-    for policy in sets:
-        setup = Setup(
-            cluster=machines,
-            policy=policy,
-            estimates=estimates,
-            restart_cost_s=restart_cost_s,
-            seed=seed,
-            configuration=configuration,
-        )
-        with sim.recorder_at(record) as recorder:
-            runs.append(
-                sim.timed(
-                    policy.name,
-                    lambda say, setup=setup, recorder=recorder: trace_simulation.simulate(  # type: ignore[misc]
-                        jobs, setup, progress=say, recorder=recorder
-                    ),
-                )
+    with sim.recorder_at(record) as recorder:
+        setups = [
+            Setup(
+                cluster=machines,
+                policy=policy,
+                estimates=estimates,
+                restart_cost_s=restart_cost_s,
+                seed=seed,
+                configuration=configuration,
             )
+            for policy in sets
+        ]
+        runs = sim.run_all(
+            [
+                (
+                    setup.policy.name,
+                    lambda say, setup=setup: trace_simulation.simulate(jobs, setup, progress=say, recorder=recorder),  # type: ignore[misc]
+                )
+                for setup in setups
+            ]
+        )
     labels = [{"trace": trace.name, "policy": policy.name, "estimates": estimates, "placement": placement} for policy in sets]
     sim.show(runs, as_json=as_json, labels=labels)
     notes = [

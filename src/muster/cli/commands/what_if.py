@@ -73,13 +73,12 @@ def what_if(
     for policy in sets or (None,):
         name = policy.name if policy is not None else "other nodes" if machines is not None else "other plugins"
         changes[name] = Change(policy, machines, configuration)
-    runs = [
-        sim.timed(
-            name,
-            lambda say, change=change: again(recorded, change, restart_cost_s=restart_cost_s, progress=say),  # type: ignore[misc]
-        )
-        for name, change in changes.items()
-    ]
+    runs = sim.run_all(
+        [
+            (name, lambda say, change=change: again(recorded, change, restart_cost_s=restart_cost_s, progress=say))  # type: ignore[misc]
+            for name, change in changes.items()
+        ]
+    )
     sim.show(runs, as_json=as_json, labels=[{"log": log, "policy": name} for name in changes])
     notes = [_as_recorded(recorded.outcome), *recorded.notes]
     for note in notes:
