@@ -142,7 +142,7 @@ def _timed(name: str, run: Run, say: Callable[[int, int], None]) -> Named:
 
 @contextmanager
 def _long_run() -> Iterator[None]:
-    """What was read stays until the end, and a simulation leaves next to no cycles: they need not be looked for all the time."""
+    """What was read stays until the end, and a simulation leaves next to no cycles: it need not look for them all the time."""
     from muster.controllers.long_runs import tune_for_long_runs
 
     before = gc.get_threshold()

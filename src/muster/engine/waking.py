@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from muster.engine.columns import nonzero
 from muster.engine.cycle import Cycle
 from muster.engine.holding import Held
 from muster.engine.pods import PodRecord
@@ -43,7 +44,7 @@ class RoomInAll:
             return 0
         self._asked.add(kind)
         if shape.number not in self._pods:
-            rows = np.flatnonzero(shape.request)
+            rows = nonzero(shape.request)
             free = np.maximum(self._state.nodes.free[rows], 0) // shape.request[rows, None]
             self._pods[shape.number] = int(free.min(axis=0).sum()) if len(rows) else copies
         return self._pods[shape.number] // copies
@@ -91,20 +92,23 @@ def fits_at(slot: int, shape: Shape, cycles: Mapping[str, Cycle]) -> bool:
 
 def _room(slot: int, state: State, shape: Shape, before: Sequence[PodRecord] = ()) -> int:
     """How many pods of the shape the node's free amounts cover, once those have come that go before."""
-    rows = np.flatnonzero(shape.request)
-    free = state.nodes.free[rows, slot]
-    for pod in before:
-        free = free - widened(pod.request, len(state.nodes.free))[rows]
-    return int((free // shape.request[rows]).min()) if len(rows) else 1
+    found: int | None = None
+    for row, amount in shape.asks:
+        free = int(state.nodes.free[row, slot])
+        for pod in before:
+            free -= int(pod.request[row]) if row < len(pod.request) else 0
+        found = free // amount if found is None else min(found, free // amount)
+    return 1 if found is None else found
 
 
 def _wake_evictors(slot: int, state: State, waiting: Waiting, cycles: Mapping[str, Cycle]) -> None:
     """Wake who could make room on the node now: what is free there, and what is less important than they are, is enough for
     them together."""
     name = state.nodes.names[slot]
-    there = [pod for pod in state.on_node.get(name, {}).values() if not pod.is_victim]
-    if not there or min(pod.priority for pod in there) >= waiting.top_priority:
+    top = waiting.top_priority
+    if not any(pod.priority < top and not pod.is_victim for pod in state.on_node.get(name, {}).values()):
         return
+    there = [pod for pod in state.on_node[name].values() if not pod.is_victim]
 
     def could_fit(shape: Shape) -> bool:
         cycle = cycles.get(shape.spec.scheduler_name)
@@ -135,7 +139,7 @@ def wake_wounders(slot: int, state: State, waiting: Waiting, cycles: Mapping[str
 
 def _is_enough(slot: int, state: State, shape: Shape, gone: list[PodRecord]) -> bool:
     """Whether the node could hold a pod of the shape, by amounts alone, with these gone."""
-    rows = np.flatnonzero(shape.request)
+    rows = nonzero(shape.request)
     free = state.nodes.free[rows, slot]
     for pod in gone:
         free = free + widened(pod.request, len(state.nodes.free))[rows]

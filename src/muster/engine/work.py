@@ -16,6 +16,7 @@ bad input never stops the engine (admission refuses it earlier).
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 
@@ -26,6 +27,8 @@ from muster.objects.labels import Muster
 
 TEXT_MAX = 16_384
 """A longer annotation is not read."""
+KEPT_MAX, KEPT_LEN_MAX = 4_096, 1_024
+"""So many values of the annotation are not read a second time, if they are no longer than this."""
 PIN_MAX = 1_000_000_000
 _SECONDS_MAX = 1e10
 _INSTANT_MAX = 253_402_300_799.0
@@ -95,10 +98,18 @@ def decode_work(text: str) -> Work:
     """What the value of the annotation says; nothing when it can't be read."""
     if not text or len(text) > TEXT_MAX:
         return NOTHING
+    return _decoded_again(text) if len(text) <= KEPT_LEN_MAX else _decoded(text)
+
+
+def _decoded(text: str) -> Work:
     try:
         return _reasonable(_decoder.decode(text))
     except msgspec.DecodeError:  # ValidationError is one
         return NOTHING
+
+
+# Several parts read the same pod, one soon after the other.
+_decoded_again = functools.lru_cache(KEPT_MAX)(_decoded)
 
 
 def _reasonable(work: Work) -> Work:

@@ -53,6 +53,7 @@ class Front:
         self._known: tuple[int, int] = (-1, -1)
         self._marks = -1
         self._in_use = 0
+        self._blocked_of: tuple[object, Array] = (None, np.zeros(0, np.int64))
         self._flagged_of: tuple[object, Array] = (None, np.zeros(0, np.int64))
         self._modes: tuple[object, bool] = (None, False)
 
@@ -129,14 +130,25 @@ class Front:
             flagged = self._flagged(ranked)
             self._first_place = float(table.place[flagged[0]]) if len(flagged) else math.inf
 
+    def blocked(self, ranked: Ranked) -> Array:
+        """Those in the line that were tried in vain, and those that a plan turned away; in order."""
+        table = self._book.table
+        made_of = (self._book.blocked_version, ranked.number)
+        if made_of != self._blocked_of[0]:
+            rows = ranked.rows
+            self._blocked_of = (made_of, rows[table.is_blocked[rows] | (table.refusal[rows] >= REFUSED_BY_PLAN)])
+        return self._blocked_of[1]
+
     def _flagged(self, ranked: Ranked) -> Array:
-        """Those in the line that were tried in vain and could have a plan, and those that a plan turned away; in order."""
+        """`blocked`, without those that were tried in vain and could not have a plan."""
+        if not self._plans_nothing():
+            return self.blocked(ranked)
         table, book = self._book.table, self._book
         made_of = (book.blocked_version, ranked.number, self._ranker.version)
         if made_of != self._flagged_of[0]:
             rows = ranked.rows
             found = table.refusal[rows] >= REFUSED_BY_PLAN
-            tried = rows[: ranked.starving] if self._plans_nothing() else rows
+            tried = rows[: ranked.starving]
             found[: len(tried)] |= table.is_blocked[tried]
             self._flagged_of = (made_of, rows[found])
         return self._flagged_of[1]

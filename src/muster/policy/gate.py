@@ -135,6 +135,8 @@ class Gate:
         """What keeps it from starting whatever the others do."""
         book, table = self._book, self._book.table
         work = table.works[row]
+        if not work.hold and not book.limits.is_any and self._is_open(int(table.queue[row])):
+            return None
         if work.hold:
             return Refusal.HELD, Verdict(reason=Reason.HELD_BY_ADMIN, message=f"held in the queue: {work.hold}")
         queue = table.queue_name(row)

@@ -60,7 +60,7 @@ class Plans:
         """By row: until when what was expected of it holds."""
         self._masks: dict[int, Mask | None] = {}
         self._masks_of = (-1, 0)
-        self._rooms: dict[tuple[Pieces, int], int] = {}
+        self._rooms: dict[tuple[Pieces, int, int], int] = {}
         self._rooms_of: tuple[object, ...] = ()
         self._ever: dict[Pieces, bool] = {}
         self._ever_of: tuple[int, ...] = ()
@@ -225,17 +225,16 @@ class Plans:
 
     def room(self, pieces: Pieces, plan: Plan | None = None) -> int:
         """How many units of these pieces fit now; with a plan, beside it."""
-        book = self._book
-        made_of = (book.room_version, self._state.nodes.version, self.version)
+        nodes = self._state.nodes
+        made_of = (self._book.room_version, nodes.version)
         if made_of != self._rooms_of or len(self._rooms) > MASKS_MAX:
             self._rooms, self._rooms_of = {}, made_of
-        key = (pieces, plan.head.row if plan is not None else -1)
+        # Without a plan it is the same whatever is planned.
+        key = (pieces, plan.head.row, self.version) if plan is not None else (pieces, -1, 0)
         found = self._rooms.get(key)
         if found is None:
-            free = self._state.nodes.free
-            if plan is not None:
-                free = np.minimum(free, plan.extra)
-            found = self._rooms[key] = room_for(pieces, free, self._state.nodes.capacity, self.feasible)
+            free = np.minimum(nodes.free, plan.extra) if plan is not None else nodes.free
+            found = self._rooms[key] = room_for(pieces, free, nodes.capacity, self.feasible)
         return found
 
     def could_ever(self, pieces: Pieces) -> bool:
@@ -290,19 +289,21 @@ class Plans:
             return rows
         rows = rows[np.argsort(table.place[rows], kind="stable")]
         pieces, of = self._pieces_of(rows)
-        goes = np.array([self.room(each) > 0 for each in pieces], np.bool_)[of]
-        if plans:
-            goes &= self._allowed(plans, rows, pieces, of, now)
+        has_room = [self.room(each) > 0 for each in pieces]
+        goes = np.array(has_room, np.bool_)[of]
+        if plans and any(has_room):
+            fitting = [each if fits else None for each, fits in zip(pieces, has_room, strict=True)]
+            goes &= self._allowed(plans, rows, fitting, of, now)
         # The first in line, and those right behind it as far as there is room for all of them: whoever comes after that is
         # asked about again when these have been tried, as the plans are others then.
-        first = int(np.argmax(goes))
+        first = int(goes.argmax())
         if not goes[first]:
             return rows[:0]
-        stop = first + int(np.argmin(np.append(goes[first:], False)))
+        stop = first + _true_ahead(goes[first:])
         free = self._free_in_all()
         height = min(len(free), len(table.request))
         together = np.cumsum(table.request[:height, rows[first:stop]], axis=1) <= free[:height, None]
-        count = int(np.argmin(np.append(together.all(axis=0), False)))
+        count = _true_ahead(together.all(axis=0))
         chosen: Array = rows[first : first + max(count, 1)]
         return chosen
 
@@ -313,7 +314,8 @@ class Plans:
         number = [numbers.setdefault(self._book.pieces[kind], len(numbers)) for kind in kinds.tolist()]
         return list(numbers), np.array(number, np.int64)[of]
 
-    def _allowed(self, plans: Sequence[Plan], rows: Array, pieces: Sequence[Pieces], of: Array, now: float) -> Mask:
+    def _allowed(self, plans: Sequence[Plan], rows: Array, pieces: Sequence[Pieces | None], of: Array, now: float) -> Mask:
+        """Whom no plan keeps from going. `of`: which of the pieces each row is made of; None for those that do not fit."""
         table = self._book.table
         place, end = table.place[rows], now + run_times(table, rows)
         lines = self.lines()[table.queue[rows]]
@@ -324,6 +326,12 @@ class Plans:
                 goes &= ~(below & (lines == plan.head.line))
                 continue
             ends = end <= plan.start
-            beside = np.array([self.room(each, plan) > 0 for each in pieces], np.bool_)
+            beside = np.array([each is not None and self.room(each, plan) > 0 for each in pieces], np.bool_)
             goes &= ~below | ((ends | beside[of]) & (place - plan.head.place <= plan.head.depth))
         return goes
+
+
+def _true_ahead(mask: Mask) -> int:
+    """How many are true before the first that is not; the mask is not empty."""
+    first = int(mask.argmin())
+    return len(mask) if mask[first] else first

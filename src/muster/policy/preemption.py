@@ -176,12 +176,8 @@ class Preempting:
         if asked == self._asked:
             return []
         self._asked = asked
-        rows = ranked.rows
-        blocked = rows[table.is_blocked[rows] | (table.refusal[rows] >= REFUSED_BY_PLAN)][:EVICTORS_MAX].tolist()
-        if not blocked:
-            return []
-        policies = {id(policy): policy for policy in map(self._policy, blocked)}
-        if not any(self._may_any(policy, blocked, now) for policy in policies.values()):
+        blocked = self._plans.front.blocked(ranked)[:EVICTORS_MAX].tolist()
+        if not blocked or not any(self._may_any(policy, blocked, now) for policy in self._policies(blocked)):
             return []
         return [table.ids[row] for row in blocked if self._could_evict(row, now)]
 
@@ -311,6 +307,13 @@ class Preempting:
         own = set(unit.pods)
         promised = [kept for uid, kept in state.nominations.items() if uid not in own]
         return Ask(eligible=eligible, cost=cost, whole_units=True, free=free_ahead(state, promised) if promised else None)
+
+    def _policies(self, rows: Sequence[int]) -> Sequence[Policy]:
+        """Of the rows, each once."""
+        policies = self._ranker.policies()[1]
+        if len(policies) == 1:
+            return (policies[0][1],)
+        return list({id(policy): policy for policy in map(self._policy, rows)}.values())
 
     def _policy(self, row: int) -> Policy:
         group, policies, _ = self._ranker.policies()
