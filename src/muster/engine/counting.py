@@ -119,9 +119,9 @@ def _take(free: Array, group: Group) -> Taken | None:
     if int(room.sum()) < group.count:
         return None
     slots = nonzero(room)
-    slots = slots[np.argsort(room[slots], kind="stable")]
-    up_to = np.cumsum(room[slots])
-    used = int(np.searchsorted(up_to, group.count)) + 1 if group.count else 0
+    slots = slots[room[slots].argsort(kind="stable")]
+    up_to = room[slots].cumsum()
+    used = int(up_to.searchsorted(group.count)) + 1 if group.count else 0
     slots, counts = slots[:used], room[slots[:used]]
     if used:
         counts[-1] -= int(up_to[used - 1]) - group.count

@@ -117,30 +117,35 @@ class PodColumns:
     @property
     def node(self) -> Array:
         """Slot of its node; -1 where there is no pod."""
-        self._write_down()
+        if self._changed:
+            self._write_down()
         return self._node
 
     @property
     def priority(self) -> Array:
         """Beyond all others while it is held: nobody is evicted who has not begun."""
-        self._write_down()
+        if self._changed:
+            self._write_down()
         return self._priority
 
     @property
     def ending(self) -> Array:
         """Whether it is on its way out: never a victim, its room will be free."""
-        self._write_down()
+        if self._changed:
+            self._write_down()
         return self._ending
 
     @property
     def staying(self) -> Array:
         """Whether it is of a job that is not marked preemptible."""
-        self._write_down()
+        if self._changed:
+            self._write_down()
         return self._staying
 
     @property
     def request(self) -> Array:
-        self._write_down()
+        if self._changed:
+            self._write_down()
         return self._request
 
     def add(self, pod: PodRecord, slot: int) -> None:
@@ -166,7 +171,8 @@ class PodColumns:
     def move(self, target: Array, source: Array, count: int) -> None:
         """Nodes got other slots; pods of nodes that went have been taken out before."""
         del count
-        self._write_down()
+        if self._changed:
+            self._write_down()
         if not len(source):
             return
         table = np.full(int(source.max()) + 1, -1, np.int32)
@@ -176,8 +182,6 @@ class PodColumns:
         self._slots = self._node.tolist()
 
     def _write_down(self) -> None:
-        if not self._changed:
-            return
         indexes = list(self._changed)
         self._changed = {}
         self._node[indexes] = [self._slots[index] for index in indexes]

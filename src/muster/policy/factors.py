@@ -290,7 +290,9 @@ _UNSURE: Final = frozenset(
     }
 )
 """Sources that may know nothing of some work."""
-OF_USE: Final = frozenset({"FairShare", "Pressure", "Interference"})
+OF_FREE: Final = frozenset({"Pressure", "Interference"})
+"""Sources that read what is free (`View.free`)."""
+OF_USE: Final = OF_FREE | {"FairShare"}
 """Sources that read what is in use (`free` and `shares` of the view): a line ranked by one of them is ranked anew whenever
 pods are placed or go."""
 

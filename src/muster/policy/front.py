@@ -171,12 +171,13 @@ class Front:
         if not len(flagged):
             return []
         group, policies, _ = self._ranker.policies()
+        only = policies[0][1].spec.backfill if len(policies) == 1 else None
         found: list[Foremost] = []
         taken: dict[int, int] = {}
         is_any_barred = False
         for row, line in self._first_of_lines(flagged):
             self._rows.add(row)
-            policy = policies[group[table.queue[row]]][1].spec.backfill
+            policy = only or policies[group[table.queue[row]]][1].spec.backfill
             mode = "EASY" if policy.mode == "None" and table.place[row] < FIRST + ranked.starving else policy.mode
             count = taken.get(line, 0)
             self._last.setdefault(line, math.inf)

@@ -94,8 +94,8 @@ def candidates(table: Table, rules: PolicyPreemption, bounds: Array, now: float)
     often = table.preemptions[rows] >= rules.per_job_max
     rows = rows[has_run & ~often & (table.pin[rows] == NOT_PINNED)]
     # Starving work would be the first in line again. Service that it keeps counts for it: nobody starves who would not without.
-    due = table.submitted[rows] + bounds_of(bounds, table.queue[rows])
-    if not (due > now).all():
+    due = table.submitted[rows] + bounds_of(bounds, table, rows)
+    if np.count_nonzero(due > now) < len(rows):
         rows = rows[due + kept_service(table, rows, now) > now]
     found: Array = rows
     return found
@@ -163,7 +163,7 @@ class Preempting:
 
     def _has_blocked(self) -> bool:
         table = self._book.table
-        return bool((table.is_blocked | (table.refusal >= REFUSED_BY_PLAN)).any())
+        return np.count_nonzero(table.is_blocked) > 0 or np.count_nonzero(table.refusal >= REFUSED_BY_PLAN) > 0
 
     # -- waking ----------------------------------------------------------------------------------------------------------------
 

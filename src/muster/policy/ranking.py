@@ -185,12 +185,13 @@ class Ranker:
         score, scores_beside = score[: len(rows)], score[len(rows) :]
         table.score[rows] = score
         _, _, bounds = self.policies()
-        times = crossings(table, rows, bounds_of(bounds, table.queue[rows]))
-        starves = (times <= now) & ~table.is_held[rows]
-        # -score: larger first, and NumPy puts NaN last; stable, so equals stay by age.
+        times = crossings(table, rows, bounds_of(bounds, table, rows))
+        starves = times <= now
         starving = nonzero(starves)
+        # -score: larger first, and NumPy puts NaN last; stable, so equals stay by age.
         if len(starving):
-            others = nonzero(~starves)
+            starves &= ~table.is_held[rows]
+            starving, others = nonzero(starves), nonzero(~starves)
             others = others[(-score[others]).argsort(kind="stable")]
         else:
             others = (-score).argsort(kind="stable")

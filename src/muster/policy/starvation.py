@@ -27,7 +27,7 @@ def next_crossing(times: Array, now: float) -> float | None:
     return float(later.min()) if len(later) else None
 
 
-def bounds_of(bounds_by_queue: Array, queue: Array) -> Array:
-    """By unit, from bounds by the number of the queue."""
-    found: Array = bounds_by_queue[queue]
+def bounds_of(bounds_by_queue: Array, table: Table, rows: Array) -> Array:
+    """By row, from bounds by the number of the queue; a single one for all, where there is but one queue."""
+    found: Array = bounds_by_queue[table.queue[rows]] if len(bounds_by_queue) > 1 else bounds_by_queue
     return found

@@ -312,7 +312,7 @@ class Table:
         return number if math.isfinite(number) else NAN
 
     def _share(self, amounts: Array) -> float:
-        return float((amounts / self._divisor).max())
+        return float(np.maximum.reduce(amounts / self._divisor))
 
     def _give_names(self, row: int) -> None:
         self.queues.give(int(self.queue[row]))
@@ -375,6 +375,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """Row of each resource in `request`, `total` and `free`."""
     total: Array
     free: Array
+    """Empty where no factor of the policy reads it."""
     shares: Mapping[str, Array] = msgspec.field(default_factory=dict)
     """`user`, `group`, `queue`: faded use over what it is entitled to, by number: 0 has used nothing, 1 exactly its share. Who
     has no number has used nothing."""

@@ -15,8 +15,10 @@ from muster.engine.columns import Array
 from muster.objects.kinds.muster_queues import SchedulingPolicySpec
 from muster.policy.backlog import Backlog
 from muster.policy.book import Book
+from muster.policy.factors import OF_FREE
 from muster.policy.table import View
 
+_NOT_READ: Final[Array] = np.zeros(0, np.int64)
 SPECS_MAX: Final = 256
 """Of so many policies it is remembered what they read."""
 
@@ -44,7 +46,7 @@ class Views:
             found = self._views[id(spec)] = View(
                 resources=state.table.rows,
                 total=self._total,
-                free=state.nodes.free.sum(axis=1),
+                free=state.nodes.free.sum(axis=1) if sources & OF_FREE else _NOT_READ,
                 shares=book.people.shares(spec, state.now) if "FairShare" in sources else {},
                 queue_level=book.tree.layout(book.table.queues).queue_level,
                 longest_s=self._backlog.longest_s() if "Tail" in sources else math.nan,
