@@ -124,6 +124,8 @@ class Forecast:
             return 0
         if not len(self._nodes):
             return None
+        if len(room) == 1:
+            return self._first_step_of_one(group)
         by_node, first, lengths = self._by_node
         nodes = self._nodes[by_node]
         after: Array = np.full(len(nodes), COPIES_MAX, np.int64)
@@ -144,6 +146,16 @@ class Forecast:
         reached = more.cumsum() >= missing
         at = int(reached.argmax())
         return bisect_left(self._ends, at + 1) + 1 if reached[at] else None
+
+    def _first_step_of_one(self, group: Group) -> int | None:
+        """The same where there is one node, which has room already for fewer than are asked for: when it has room for all."""
+        if group.mask is not None and not group.mask[0]:
+            return None
+        fits: Mask = np.ones(len(self._nodes), np.bool_)
+        for row, amount in group.shape.asks:
+            fits &= self._held[row].cumsum() >= amount * group.count - int(self._start[row, 0])
+        at = int(fits.argmax())
+        return bisect_left(self._ends, at + 1) + 1 if fits[at] else None
 
     @functools.cached_property
     def _by_node(self) -> tuple[Array, Array, Array]:
