@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from muster.cli.errors import CliError, ExitCode
 
@@ -72,9 +72,9 @@ def side_by_side(works: Sequence[tuple[str, Work[T]]], count: int, say: Callable
     return [found[place] for place in range(len(works))]
 
 
-def _next(pipe: Connection, name: str, process: BaseProcess) -> tuple[object, ...]:
+def _next(pipe: Connection, name: str, process: BaseProcess) -> tuple[Any, ...]:
     try:
-        message: tuple[object, ...] = pipe.recv()
+        message: tuple[Any, ...] = pipe.recv()
     except EOFError as error:
         process.join()
         raise CliError(
@@ -105,7 +105,7 @@ def _run(work: Work[T], pipe: Connection) -> None:
             pipe.send(("far", done, total))
 
     try:
-        message: tuple[object, ...] = ("done", work(say))
+        message: tuple[Any, ...] = ("done", work(say))
     except CliError as error:
         message = ("failed", error.message, int(error.code))
     except BrokenPipeError:

@@ -338,9 +338,8 @@ def free_ahead(state: State, promised: Iterable[tuple[str, PodRecord]] = ()) -> 
 
 def add_at(target: Array, nodes: Array, held: Array) -> None:
     """Add amounts (rows, pods) to a block (rows, nodes), where each pod is."""
-    for row, is_any in enumerate(held.any(axis=1).tolist()):
-        if is_any:
-            np.add.at(target[row], nodes, held[row])
+    for row in nonzero(np.asarray(held.any(axis=1))).tolist():
+        np.add.at(target[row], nodes, held[row])
 
 
 def _cost_steps(costs: Array) -> Iterator[tuple[int, int]]:

@@ -135,7 +135,7 @@ def _beside(free: Array, coming: Releases, taken: Array, end: float) -> tuple[Ar
     free = free - taken
     if not np.isfinite(end):
         return free, coming
-    slots = nonzero(taken.any(axis=0))
+    slots = nonzero(np.asarray(taken.any(axis=0)))
     times = np.concatenate([coming.times, np.full(len(slots), end)])
     held = np.concatenate([coming.held, taken[:, slots]], axis=1)
     return free, Releases(times, np.concatenate([coming.nodes, slots]), held)

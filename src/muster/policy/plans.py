@@ -303,7 +303,7 @@ class Plans:
         free = self._free_in_all()
         height = min(len(free), len(table.request))
         together = np.cumsum(table.request[:height, rows[first:stop]], axis=1) <= free[:height, None]
-        count = _true_ahead(together.all(axis=0))
+        count = _true_ahead(np.asarray(together.all(axis=0)))
         chosen: Array = rows[first : first + max(count, 1)]
         return chosen
 

@@ -163,7 +163,7 @@ class Preempting:
 
     def _has_blocked(self) -> bool:
         table = self._book.table
-        return np.count_nonzero(table.is_blocked) > 0 or np.count_nonzero(table.refusal >= REFUSED_BY_PLAN) > 0
+        return bool(np.count_nonzero(table.is_blocked) or np.count_nonzero(table.refusal >= REFUSED_BY_PLAN))
 
     # -- waking ----------------------------------------------------------------------------------------------------------------
 

@@ -148,7 +148,7 @@ class Ranker:
             name, policy = policies[0]
             every = np.concatenate([rows, beside]) if len(beside) else rows
             score = policy.scores(table, every, now, view_of(policy.spec)).total
-            if count := np.count_nonzero(np.isnan(score[: len(rows)])):
+            if count := int(np.count_nonzero(np.isnan(score[: len(rows)]))):
                 missing[name] = count
             return score, missing
         score = np.zeros(len(rows), np.float64)
@@ -157,7 +157,7 @@ class Ranker:
             mine = nonzero(of == number)
             if len(mine):
                 score[mine] = policy.scores(table, rows[mine], now, view_of(policy.spec)).total
-                if count := np.count_nonzero(np.isnan(score[mine])):
+                if count := int(np.count_nonzero(np.isnan(score[mine]))):
                     missing[name] = count
         return score, missing
 
