@@ -106,6 +106,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_size = self._ignored_bytes = 0
         self.scope["muster.peer"] = self._peer  # type: ignore[typeddict-unknown-key]
         self.scope["muster.abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+        self.scope["muster.connection"] = self  # type: ignore[typeddict-unknown-key]
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
@@ -180,6 +181,22 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
         cycle.on_response()
         return True
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the client has not read enough of what it was sent."""
+        return bool(self.flow.write_paused)
+
+    @property
+    def unread_bytes(self) -> int:
+        return int(self.transport.get_write_buffer_size())
+
+    async def drained(self) -> None:
+        await self.flow.drain()
+
+    def buffer(self, size_bytes: int) -> None:
+        """How much may be unread before `is_paused` says so."""
+        self.transport.set_write_buffer_limits(high=size_bytes)
 
     # --- refusing
 

@@ -113,6 +113,11 @@ class Collection:
         lo, hi = self._range(namespace, None)
         return self._keys[lo:hi]
 
+    def iter_keys(self, namespace: str | None, start: Key | None) -> Iterator[Key]:
+        """Committed keys in order, from `start` on. The collection must not change meanwhile."""
+        lo, hi = self._range(namespace, start)
+        return map(self._keys.__getitem__, range(lo, hi))
+
     def has_any(self, namespace: str) -> bool:
         """Whether anything is in `namespace` or on its way into it."""
         lo, hi = self._range(namespace, None)
