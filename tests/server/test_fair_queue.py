@@ -58,7 +58,7 @@ def test_a_single_request_passes_a_flood() -> None:
 def test_who_was_idle_is_passed_at_most_once_by_each(
     flood: int, cost: float, flows: int, before: int, quiet_cost: float
 ) -> None:
-    """However much others ask for and however cheap it is: the bound on the wait has nothing to do with the length of the queue."""
+    """However much others ask for and however cheap it is: the length of the queue does not matter."""
     queue = _queue(levels=ONE)
     for number in range(flood * flows):
         queue.ask("low", f"flow-{number % flows}", Kind.READ, cost * (1 + number % flows))

@@ -23,7 +23,7 @@ from muster.server.budgets import ByteBudget, Held
 from muster.server.config import ServerLimits
 from muster.server.fair_queue import FairQueue, Kind, State, Ticket
 from muster.server.metrics import Metrics
-from muster.server.priority import EXEMPT, LEVELS, READ_COST, TURN_COST_MAX, WRITE_COST, Whose
+from muster.server.priority import EXEMPT, LEVELS, READ_COST, TURN_COST_MAX, WORKERS, WRITE_COST, Whose
 
 RETRY_AFTER_S: Final = 1
 _SERVED: Final = (Kind.READ, Kind.WRITE)
@@ -94,7 +94,9 @@ class Flow:
             await self._wait(whose, Kind.TURN, cost)
 
     async def turn(self, whose: Whose, cost: float) -> None:
-        """The next turn of what has begun; never refused."""
+        """The next turn of what has begun; never refused. To go first is for what is short: here, nobody does."""
+        if whose.level == EXEMPT:
+            whose = Whose(WORKERS, whose.flow)
         if self._take(whose, Kind.TURN, cost) is None:
             await self._queued(self._queue.ask(whose.level, whose.flow, Kind.TURN, cost))
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import httptools
@@ -57,6 +58,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._peer: dict[str, Any] | None = None
         self._refused: ApiError | None = None
         """Set while the headers are refused: the request is answered with it and the connection ends."""
+        self.on_lost: Callable[[], None] = lambda: None
 
     # --- the connection
 
@@ -74,6 +76,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timer()
         super().connection_lost(exc)
+        self.on_lost()
         self._metrics.connections.set(len(self.connections))
 
     def shutdown(self) -> None:

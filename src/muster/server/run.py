@@ -48,6 +48,7 @@ from muster.server.node_access import NodeAccess
 from muster.server.node_index import NODE_USER_PREFIX
 from muster.server.node_restriction import NodeDeletion, NodeRestriction
 from muster.server.pki import Pki
+from muster.server.priority import HANDSHAKE_COST, stranger
 from muster.server.queue_acts import QueueActs, by_rbac
 from muster.server.reviews import Reviews
 from muster.server.routes import Routes
@@ -155,7 +156,8 @@ class Server:
         await bootstrap(self.store)
         token = await self._admin_token()
         audit = self._open_audit()
-        app = self._application(authorizer, audit)
+        flow = Flow(config.limits, self.metrics)
+        app = self._application(authorizer, audit, flow)
         context = self.pki.server_context()
         self._listener = Listener(
             app,
@@ -166,6 +168,7 @@ class Server:
             clock=config.clock,
             context=context,
             end_streams=app.close_streams,
+            turn=lambda address: flow.begin(stranger(address), HANDSHAKE_COST),
         )
         await self._listener.start()
         self._undo.push_async_callback(self._listener.stop, config.stop_grace_s)
@@ -176,7 +179,7 @@ class Server:
         self._undo.push_async_callback(_cancel, renewal)
         write_kubeconfig(config.kubeconfig_path, server=self.url, ca=self.pki.ca_pem, token=token)
 
-    def _application(self, authorizer: Authorizer, audit: AuditLog | None) -> App:
+    def _application(self, authorizer: Authorizer, audit: AuditLog | None, flow: Flow) -> App:
         config = self.config
         authenticator = Authenticator(
             tokens=self.memory.tokens,
@@ -210,7 +213,7 @@ class Server:
             routes=routes.application([*self.extra_routes, *joining.routes(), *WhoAmI(self.memory.people).routes()]),
             authenticator=authenticator,
             authorizer=authorizer,
-            flow=Flow(config.limits, self.metrics),
+            flow=flow,
             audit=audit,
             metrics=self.metrics,
             limits=config.limits,
