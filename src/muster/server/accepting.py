@@ -11,8 +11,8 @@ address is given back exactly once, whether the handshake fails or the connectio
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
+import functools
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
@@ -119,46 +119,42 @@ class Acceptor:
             self._metrics.refused.labels(limit).inc()
             sock.close()  # an answer would cost the handshake that it is to save
             return
-        task = self._loop.create_task(self._connect(sock, address))
+        newcomer = _Newcomer(sock, address, _Lease(self._shaking, address), _Lease(self._connected, address))
+        task = self._loop.create_task(self._connect(newcomer))
         self._tasks.add(task)
-        task.add_done_callback(self._through)
+        task.add_done_callback(functools.partial(self._through, newcomer))
 
-    def _through(self, task: asyncio.Task[None]) -> None:
+    def _through(self, newcomer: _Newcomer, task: asyncio.Task[None]) -> None:
+        """Called for every task, even for one that was cancelled before it began."""
         self._tasks.discard(task)
+        newcomer.shaking.end()
+        if task.cancelled() or task.exception() is not None:
+            newcomer.connected.end()
+        if not newcomer.is_handed_over:
+            newcomer.sock.close()
         self._listen()
 
     # --- one connection
 
-    async def _connect(self, sock: socket.socket, address: str) -> None:
-        _add(self._shaking, address)
-        lease = _Lease(self._connected, address)
-        is_handed_over = False
+    async def _connect(self, newcomer: _Newcomer) -> None:
         try:
             if self._context is not None:
                 async with asyncio.timeout(self._limits.tls_handshake_timeout_s):
-                    await self._readable(sock)
+                    await self._readable(newcomer.sock)
                 if self._turn is not None:
-                    await self._turn(address)
+                    await self._turn(newcomer.address)
             protocol = self._make_protocol()
-            protocol.on_lost = lease.end
-            is_handed_over = True
+            protocol.on_lost = newcomer.connected.end
+            newcomer.is_handed_over = True
             await self._loop.connect_accepted_socket(
                 lambda: protocol,
-                sock,
+                newcomer.sock,
                 ssl=self._context,
                 ssl_handshake_timeout=self._limits.tls_handshake_timeout_s if self._context else None,
                 ssl_shutdown_timeout=_TLS_SHUTDOWN_S if self._context else None,
             )
         except (OSError, TimeoutError, ApiError):  # no TLS, a stranger's certificate, nothing said, gone, too many
-            lease.end()
-        except BaseException:
-            lease.end()
-            raise
-        finally:
-            _remove(self._shaking, address)
-            if not is_handed_over:
-                with contextlib.suppress(OSError):
-                    sock.close()
+            newcomer.connected.end()
 
     async def _readable(self, sock: socket.socket) -> None:
         ready: asyncio.Future[None] = self._loop.create_future()
@@ -170,6 +166,20 @@ class Acceptor:
             self._loop.remove_reader(number)
 
 
+class _Newcomer:
+    """A connection until it is through its handshake."""
+
+    __slots__ = ("address", "connected", "is_handed_over", "shaking", "sock")
+
+    def __init__(self, sock: socket.socket, address: str, shaking: _Lease, connected: _Lease) -> None:
+        self.sock = sock
+        self.address = address
+        self.shaking = shaking
+        self.connected = connected
+        self.is_handed_over = False
+        """Whether the loop's transport owns the socket."""
+
+
 class _Lease:
     """One connection in the count of its address."""
 
@@ -179,21 +189,13 @@ class _Lease:
         self._counts = counts
         self._address = address
         self._is_over = False
-        _add(counts, address)
+        counts[address] = counts.get(address, 0) + 1
 
     def end(self) -> None:
         if not self._is_over:
             self._is_over = True
-            _remove(self._counts, self._address)
-
-
-def _add(counts: dict[str, int], address: str) -> None:
-    counts[address] = counts.get(address, 0) + 1
-
-
-def _remove(counts: dict[str, int], address: str) -> None:
-    left = counts[address] - 1
-    if left:
-        counts[address] = left
-    else:
-        del counts[address]
+            left = self._counts[self._address] - 1
+            if left:
+                self._counts[self._address] = left
+            else:
+                del self._counts[self._address]
