@@ -159,11 +159,16 @@ class Acceptor:
     async def _readable(self, sock: socket.socket) -> None:
         ready: asyncio.Future[None] = self._loop.create_future()
         number = sock.fileno()
-        self._loop.add_reader(number, lambda: ready.done() or ready.set_result(None))
+        self._loop.add_reader(number, _set, ready)
         try:
             await ready
         finally:
             self._loop.remove_reader(number)
+
+
+def _set(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
 
 
 class _Newcomer:

@@ -159,7 +159,8 @@ class ResourceHandlers:
             version_match=options.version_match,
         )
         page = await done(steps, request.turn)
-        return await list_answer(resource, page, form, include=_include(request), now=self._clock(), turn=request.turn)
+        include = _include(request) if form.transform == "Table" else ""
+        return await list_answer(resource, page, form, include=include, now=self._clock(), turn=request.turn)
 
     async def _render(self, form: Form, size: int, render: Callable[[], bytes]) -> bytes:
         """Stored bytes go out as they are, at once; to decode and print much of them takes seconds, and others are waiting."""

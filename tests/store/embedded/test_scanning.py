@@ -115,7 +115,7 @@ async def test_initial_events_and_what_follows_leave_no_gap() -> None:
     seen = [event.record.name for event in await anext(watcher)]
     await store.delete(CONFIG_MAPS, "m5", "default")
     await store.create(CONFIG_MAPS, config_map("m9"), "default")
-    kinds = []
+    kinds: list[str] = []
     while len(kinds) < 7:
         for event in await anext(watcher):
             kinds.append(event.type.value)

@@ -94,6 +94,8 @@ class Watcher:
             elif not self._has_waited:
                 # Whoever always finds something to read must still let the others run.
                 await asyncio.sleep(0)
+            if not self._is_open:
+                break  # closed meanwhile, and nobody would wake it any more
             self._has_waited = False
             now = self._loop.time()
             is_due = self._deadline is not None and now >= self._deadline
