@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from muster.bench.fairness_load import Quiet, Side
-from muster.bench.load import PODS, pod
+from muster.bench.load import Plan
 from muster.bench.targets import Target, muster_server
 
 Say = Callable[[str], None]
@@ -54,9 +54,7 @@ def run(*, scale: float, say: Say) -> Iterator[FairnessLine]:
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as directory, muster_server(Path(directory)) as target:
         api = _Api(target)
         quiet, flood = api.account("quiet"), api.account("flood")
-        stock = max(1, int(STOCK * scale))
-        for number in range(stock):
-            api.call("POST", PODS, pod(f"stock-{number}"))
+        _stock(target, max(1, int(STOCK * scale)))
         alone: Quiet | None = None
         for number, (words, kind, count) in enumerate(FLOODS):
             with _flood(target, flood, kind, max(1, int(count * scale))):
@@ -101,6 +99,15 @@ class _Api:
         self.call("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding)
         found = self.call("POST", f"{_ACCOUNTS}/{name}/token", {"spec": {"expirationSeconds": 7200}})
         return str(found["status"]["token"])
+
+
+def _stock(target: Target, count: int) -> None:
+    """Pods `stock-0` and on, for lists to have something to list."""
+    plan = Plan(
+        url=target.url, ca_path=str(target.ca_path), token=target.token, line="create", prefix="stock", count=count, clients=8
+    )
+    command = [sys.executable, "-m", "muster.bench.load", msgspec.json.encode(plan).decode()]
+    subprocess.run(command, capture_output=True, check=True, timeout=600)
 
 
 def _command(target: Target, token: str, kind: str, count: int, prefix: str = "") -> list[str]:

@@ -115,6 +115,8 @@ class FairQueue:
         self._reserved = reserved
         self._per_flow_max = per_flow_max
         self._levels = [_Level(level, seats) for level in levels]
+        self._common = [seats[kind] - sum(level.guaranteed[kind] for level in self._levels) for kind in _SEATED]
+        """Seats that are there for anybody, whatever the others hold."""
         self._by_name = {level.config.name: level for level in self._levels}
         self._held = [0, 0, 0]
         self._virtual = 0.0
@@ -228,7 +230,7 @@ class FairQueue:
             level.tag = self._virtual
 
     def _has_seat(self, level: _Level, kind: Kind) -> bool:
-        if kind is Kind.TURN:
+        if kind is Kind.TURN or self._held[kind] < self._common[kind]:
             return True
         kept = 0
         for other in self._levels:
@@ -302,10 +304,13 @@ class FairQueue:
         """Forget what is of no use any more: all of a level at rest, and flows that have no more behind them than the rest."""
         level = flow.level
         if not level.waiting_len and not level.held[0] and not level.held[1]:
-            level.flows.clear()
-            level.idle.clear()
-            for heap in level.heaps:
-                heap.clear()
+            if len(level.flows) > 1 or level.idle or any(level.heaps):
+                level.flows.clear()
+                level.idle.clear()
+                for heap in level.heaps:
+                    heap.clear()
+            else:
+                flow.tag = 0.0  # the only one: it may well be the next
             level.virtual = 0.0
             return
         if flow.is_idle:

@@ -106,7 +106,8 @@ class Flow:
         ticket = self._queue.take(whose.level, whose.flow, kind, cost)
         if ticket is not None:
             self._used += cost
-            self._schedule()
+            if self._used * 2 >= TURN_COST_MAX:  # a round for every small read would be felt by a client that is alone
+                self._schedule()
         return ticket
 
     async def _wait(self, whose: Whose, kind: Kind, cost: float) -> Ticket:
