@@ -340,7 +340,7 @@ async def test_one_that_is_closed_while_it_waits_for_its_turn_ends() -> None:
 async def test_many_are_woken_a_few_at_a_time_and_all_are() -> None:
     store = await open_store()
     watchers = [store.watch_records(CONFIG_MAPS, resource_version=store.resource_version) for _ in range(350)]
-    tasks = [asyncio.create_task(anext(watcher)) for watcher in watchers]  # type: ignore[arg-type]
+    tasks = [asyncio.create_task(anext(watcher)) for watcher in watchers]
     await asyncio.sleep(0)
     collection = watchers[0].collection
     waiting = list(collection._waiters)

@@ -94,7 +94,7 @@ class Watcher:
             elif not self._has_waited:
                 # Whoever always finds something to read must still let the others run.
                 await asyncio.sleep(0)
-            if not self._is_open:
+            if not self.is_open:
                 break  # closed meanwhile, and nobody would wake it any more
             self._has_waited = False
             now = self._loop.time()
