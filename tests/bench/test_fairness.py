@@ -1,4 +1,4 @@
-"""`muster bench run fairness` at a small scale: every flood begins, the quiet user is served beside it, and lines can be read."""
+"""`muster bench run fairness` at a small scale: every flood begins, the quiet user is served beside it, lines can be read."""
 
 from __future__ import annotations
 
