@@ -62,7 +62,7 @@ def test_list_names_every_scenario_with_its_meaning() -> None:
     shown = CliRunner().invoke(bench, ["list"])
     assert shown.exit_code == 0
     names = [line.split("\t")[0] for line in shown.output.splitlines()]
-    assert names == ["api", "jobs", "agent", "history", "queues", *scenario_names()]
+    assert names == ["api", "jobs", "agent", "history", "queues", "fairness", *scenario_names()]
     assert all(line.split("\t")[1] for line in shown.output.splitlines())
 
 

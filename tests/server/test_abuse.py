@@ -154,15 +154,21 @@ def test_large_objects_are_printed_whole(server: RunningServer, namespace: str, 
     assert b"v" * 400_000 in reply.body
 
 
-def test_unread_answers_are_bounded() -> None:
-    flow = Flow(ServerLimits(sending_bytes_max=100), Metrics(ServerLimits()))
-    with flow.sending(1000, may_refuse=True):  # alone, anything passes
-        with pytest.raises(TooManyRequests), flow.sending(1, may_refuse=True):
+async def test_unread_answers_are_bounded() -> None:
+    limits = ServerLimits(sending_bytes_max=100, sending_per_user_bytes_max=50)
+    flow = Flow(limits, Metrics(limits))
+    with flow.sending("ann", 1000, may_refuse=True):  # alone, anything passes
+        for user in ("ann", "ben"):
+            with pytest.raises(TooManyRequests), flow.sending(user, 1, may_refuse=True):
+                pass
+        with flow.sending("ann", 1, may_refuse=False):
             pass
-        with flow.sending(1, may_refuse=False):
+    with flow.sending("ann", 40, may_refuse=True):
+        with pytest.raises(TooManyRequests), flow.sending("ann", 20, may_refuse=True):
             pass
-    with flow.sending(60, may_refuse=True), flow.sending(40, may_refuse=True):
-        pass
+        with flow.sending("ben", 60, may_refuse=True):
+            pass
+    assert flow.answers.total == 0
 
 
 def test_lists_that_nobody_reads_are_refused(tmp_path: Path) -> None:

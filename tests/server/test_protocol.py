@@ -22,9 +22,6 @@ _LIMITS = ServerLimits(
     head_timeout_s=0.4,
     body_timeout_s=0.4,
     keep_alive_timeout_s=1.0,
-    in_flight_read_max=2,
-    in_flight_write_max=1,
-    in_flight_reserved=1,
     watches_max=4,
     watches_per_user_max=2,
     send_timeout_s=0.5,
@@ -162,34 +159,6 @@ def test_plain_http_and_foreign_tls(server: RunningServer) -> None:
     with pytest.raises(ssl.SSLCertVerificationError):
         server.request("GET", "/healthz", tls=stranger)
     assert server.request("GET", "/healthz").code == 200
-
-
-def test_in_flight_limits(tight: RunningServer) -> None:
-    """Slots are held by requests whose bodies are on their way."""
-    user = tight.user("busy")
-    rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"]}
-    tight.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", {"metadata": {"name": "busy"}, "rules": [rule]})
-    binding = {
-        "metadata": {"name": "busy"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "busy"},
-        "subjects": [{"kind": "User", "name": "busy"}],
-    }
-    tight.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding)
-    path = "/api/v1/namespaces/default/configmaps"
-    head = (
-        f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {user}\r\n"
-        "expect: 100-continue\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n"
-    )
-    with tight.raw_socket() as connection:
-        connection.sendall(head.encode())
-        assert connection.recv(100).startswith(b"HTTP/1.1 100")  # the server reads the body: the slot is taken
-        refused = tight.request("POST", path, {"metadata": {"name": "x"}}, token=user)
-        assert (refused.code, refused.reason) == (429, "TooManyRequests")
-        assert refused.headers["retry-after"] == "1"
-        reserved = tight.request("POST", f"{path}?dryRun=All", {"metadata": {"name": "x"}})
-        assert reserved.code == 201, "administrators have a reserve"
-        assert tight.request("GET", path, token=user).code == 200, "reads are counted apart"
-    assert "in_flight_write_max" in tight.request("GET", "/metrics").body.decode()
 
 
 def test_watch_limits(tight: RunningServer) -> None:

@@ -13,6 +13,7 @@ from muster.bench.scenario import load_scenario, scenario_names
 
 if TYPE_CHECKING:
     from muster.bench.api import Measured
+    from muster.bench.fairness import FairnessLine
     from muster.bench.lines import On
     from muster.bench.queues_embedded_process import QueuesEmbeddedLine
     from muster.bench.queues_process import QueuesLine
@@ -32,7 +33,9 @@ QUEUES = "queues"
 _QUEUES_ABOUT = (
     "Workloads in 30 and in 1,000 queues admitted by policy on simulated nodes: engine alone, or Jobs from end to end."
 )
-_OWN = (API, JOBS, AGENT, HISTORY, QUEUES)
+FAIRNESS = "fairness"
+_FAIRNESS_ABOUT = "One user's requests to the API server alone, and beside floods of another's requests, watches and lists."
+_OWN = (API, JOBS, AGENT, HISTORY, QUEUES, FAIRNESS)
 _PLACES = ("engine", "embedded", "kubernetes")
 
 
@@ -45,6 +48,7 @@ def bench() -> None:
 def list_scenarios() -> None:
     """Show the scenarios that `run` takes."""
     own = {API: _API_ABOUT, JOBS: _JOBS_ABOUT, AGENT: _AGENT_ABOUT, HISTORY: _HISTORY_ABOUT, QUEUES: _QUEUES_ABOUT}
+    own[FAIRNESS] = _FAIRNESS_ABOUT
     for name in (*own, *scenario_names()):
         click.echo(f"{name}\t{own.get(name) or load_scenario(name).about}")
 
@@ -74,7 +78,7 @@ def list_scenarios() -> None:
     type=click.FloatRange(0.01, 100),
     default=1.0,
     show_default=True,
-    help="Of api and agent: factor on operations; of queues: on workloads.",
+    help="Of api, agent and fairness: factor on operations; of queues: on workloads.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line on standard output.")
 def run(
@@ -103,6 +107,8 @@ def run(
     if scenario in (QUEUES, "all"):
         where = places or (_EVERYWHERE if scenario == "all" else ("engine",))
         _show_queues(where, nodes=nodes, scale=scale, as_json=as_json)
+    if scenario in (FAIRNESS, "all"):
+        _show_fairness(scale=scale, as_json=as_json)
     if scenario in _OWN:
         return
     if scenario == "all":
@@ -183,6 +189,24 @@ def _show_api(results: Iterable[Measured], *, as_json: bool) -> None:
         ratio = f"{result.ratio:.2f}" if result.ratio is not None else "-"
         label = f"{result.line} ({result.unit})"
         click.echo(f"{label:38}{result.value:>12,.2f}{peer:>14}{ratio:>8}  {result.bound_by}")
+
+
+def _show_fairness(*, scale: float, as_json: bool) -> None:
+    from muster.bench import fairness
+
+    if not as_json:
+        click.echo(
+            f"{'beside':36}{'get p50':>9}{'p99 ms':>9}{'ratio':>7}{'create p50':>12}{'p99 ms':>9}{'ratio':>7}{'RSS MB':>8}"
+        )
+    for line in fairness.run(scale=scale, say=_say):
+        _put(line, _fairness_row, as_json=as_json)
+
+
+def _fairness_row(line: FairnessLine) -> str:
+    return (
+        f"{line.beside:36}{line.get_p50_ms:>9,.1f}{line.get_p99_ms:>9,.1f}{line.get_ratio:>7,.1f}"
+        f"{line.create_p50_ms:>12,.1f}{line.create_p99_ms:>9,.1f}{line.create_ratio:>7,.1f}{line.resident_mb:>8,.0f}"
+    )
 
 
 def _show_history(*, nodes: int | None, pods: int | None, pairs: int | None, seed: int, as_json: bool) -> None:

@@ -2,8 +2,8 @@
 
     1. read the URL                        400 when it makes no sense
     2. authenticate, then impersonate      401, 403
-    3. take a slot                         429 when the server is full
-    4. authorize                           403
+    3. authorize                           403
+    4. read the body, then wait for a seat 413, 429 when too much is waiting already
     5. handle: resources by `handlers`, everything else by the Starlette application in `routes`
     6. send, audit, count
 
@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gzip
 import itertools
 import os
 import re
-from collections.abc import Callable
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from muster.objects.status import ApiError, BadRequest, InternalError, ServiceUnavailable, Timeout, Unauthorized
@@ -30,22 +32,34 @@ from muster.server import audit_events
 from muster.server.audit import NOTES, AuditLog
 from muster.server.audit_policy import DEFAULT, Level, Policy, Stage, Telling
 from muster.server.authentication import ANONYMOUS, JOIN_PATHS, OPEN_PATHS, Authenticator, CredentialsRefused, impersonated
-from muster.server.authorization import MASTERS, Authorizer
+from muster.server.authorization import Authorizer
+from muster.server.bodies import Bodies
+from muster.server.budgets import Held
 from muster.server.config import ServerLimits
 from muster.server.exchange import Query, Receive, Request, Response, Scope, Send, Stream
+from muster.server.fair_queue import Ticket
 from muster.server.flow import Flow
 from muster.server.handlers import ResourceHandlers
 from muster.server.logs import logger
 from muster.server.metrics import Metrics
 from muster.server.negotiation import PLAIN, Form, encode, negotiate
 from muster.server.paths import RequestInfo, request_info
+from muster.server.priority import EVENTS_COST, PIECE_COST, READ_COST, stranger, whose
 from muster.store.embedded.admission import Actor
 
 log = logger(__name__)
+_SMALL_BYTES = 64 * 1024
+"""An answer up to this goes out in one write and is not counted: what one connection may leave unread."""
 _CHUNK_BYTES = 256 * 1024
+_PART_BYTES = 128 * 1024
+"""Pieces of a long answer are gathered up to this before they are sent."""
+_STREAM_BUFFER_BYTES = 16 * 1024
+_BUFFER_BYTES = 64 * 1024
 _GZIP_LEVEL = 1
 _AUDIT_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 """What a client may call its request; others are given an id."""
+_GZIP_WBITS = 31
+"""zlib's word for the gzip format with the largest window."""
 _NOWHERE = RequestInfo(verb="", path="")
 Asgi = Callable[[Any, Any, Any], Any]
 
@@ -55,8 +69,8 @@ class Exchange:
 
     __slots__ = (
         "actor",
+        "address",
         "annotations",
-        "client",
         "code",
         "headers",
         "id",
@@ -74,6 +88,8 @@ class Exchange:
         "started_s",
         "target",
         "telling",
+        "ticket",
+        "whose",
     )
 
     def __init__(self, id_: str, scope: Scope, started_s: float, received_s: float) -> None:
@@ -81,7 +97,6 @@ class Exchange:
         self.method: str = scope["method"]
         self.started_s = started_s
         self.received_s = received_s
-        self.client: str = scope["client"][0] if scope.get("client") else ""
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
         self.target: str = scope["raw_path"].decode("latin-1")
         if scope["query_string"]:
@@ -93,6 +108,11 @@ class Exchange:
         self.code = 0
         self.reason = ""
         self.is_long = False
+        client = scope.get("client")
+        self.address: str = client[0] if client else ""
+        self.whose = stranger(self.address)
+        self.ticket: Ticket | None = None
+        """The seat, from the moment at which it has one."""
         self.notes: dict[str, str] = {}
         """What a route adds to the audit line."""
         self.annotations: dict[str, str] = {}
@@ -131,6 +151,7 @@ class App:
         self._authenticator = authenticator
         self._authorizer = authorizer
         self._flow = flow
+        self._bodies = Bodies(limits, metrics, flow.bodies)
         self._audit = audit
         self._metrics = metrics
         self._limits = limits
@@ -158,6 +179,9 @@ class App:
             if exchange.code:  # the answer had begun: it can't be taken back, so the connection ends
                 scope["muster.abort"]()
             else:
+                if exchange.ticket is None:
+                    # Refused before its turn came: to be told so is a turn too, or refusals would be served before others.
+                    await self._flow.turn(exchange.whose, READ_COST)
                 await self._send(exchange, scope, send, self._failure(exchange, error), [])
         finally:
             self._finish(exchange, loop.time() - exchange.started_s)
@@ -170,8 +194,8 @@ class App:
 
     def close_streams_of(self, user: str) -> None:
         """End the watches of one user, whose credentials are not good any more."""
-        for stream, whose in list(self._streams.items()):
-            if whose == user:
+        for stream, owner in list(self._streams.items()):
+            if owner == user:
                 stream.close()
 
     # --- the steps
@@ -180,19 +204,26 @@ class App:
         self._read_url(exchange, scope)
         actor = await self._identify(exchange, scope)
         info = exchange.info
-        if info.verb == "watch" or (info.subresource == "log" and exchange.query.flag("follow")):
+        exchange.whose = whose(actor, info, exchange.address)
+        if info.path not in OPEN_PATHS and not exchange.is_joining:
+            self._authorize(exchange, actor)
+        if info.verb == "watch" or info.subresource == "log":
             with self._flow.watch(actor.user):
-                self._authorize(exchange, actor)
-                await self._handle(exchange, scope, receive, send, actor)
+                await self._flow.begin(exchange.whose, READ_COST)
+                await self._handle(exchange, scope, receive, send)
             return
-        is_privileged = MASTERS in actor.groups or info.path in OPEN_PATHS
-        with self._flow.request(is_write=info.is_write, is_privileged=is_privileged):
-            if info.path not in OPEN_PATHS and not exchange.is_joining:
-                self._authorize(exchange, actor)
-            if info.is_resource:
-                await self._handle(exchange, scope, receive, send, actor)
-            else:
-                await self._route(exchange, scope, receive, send)
+        with self._bodies.hold(actor.user) as held:
+            body = b""
+            if info.is_write and not exchange.is_joining:  # joining has bounds of its own, which are narrower
+                body = await self._bodies.read(receive, exchange.headers, actor.user, held)
+            ticket = exchange.ticket = await self._flow.start(exchange.whose, is_write=info.is_write)
+            try:
+                if info.is_resource:
+                    await self._handle(exchange, scope, receive, send, body=body)
+                else:
+                    await self._route(exchange, scope, receive if exchange.is_joining else _replayed(body, receive), send)
+            finally:
+                self._flow.give_back(ticket)
 
     def _authorize(self, exchange: Exchange, actor: Actor) -> None:
         told = exchange.annotations
@@ -243,34 +274,38 @@ class App:
             actor = exchange.actor = impersonated(actor, headers, self._authorizer)
         return actor
 
-    async def _handle(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send, actor: Actor) -> None:
+    async def _handle(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send, *, body: bytes = b"") -> None:
+        assert exchange.actor is not None
         request = Request(
             method=exchange.method,
             info=exchange.info,
             query=exchange.query,
             headers=exchange.headers,
-            actor=actor,
+            actor=exchange.actor,
             request_id=exchange.id,
-            receive=receive,
             limits=self._limits,
-            client=exchange.client,
+            body=body,
+            turn=functools.partial(self._flow.turn, exchange.whose, PIECE_COST),
+            pace=functools.partial(self._pace, exchange, scope),
+            client=exchange.address,
         )
         request.notes = exchange.notes  # also of requests that are refused
         NOTES.set(exchange.notes)
-        try:
-            answer = await self._within_time(request) if exchange.info.is_write else await self._handlers.handle(request)
-        finally:
-            if exchange.telling is not None and exchange.telling.level >= Level.REQUEST:
-                exchange.request_body = request.received
+        if exchange.telling is not None and exchange.telling.level >= Level.REQUEST:
+            exchange.request_body = body
+        if exchange.info.is_write:
+            answer = await self._within_time(request, exchange.started_s + self._limits.request_timeout_s)
+        else:
+            answer = await self._handlers.handle(request)
         if isinstance(answer, Stream):
             await self._stream(exchange, scope, receive, send, answer)
         else:
             await self._send(exchange, scope, send, answer, request.warnings)
 
-    async def _within_time(self, request: Request) -> Response | Stream:
-        """Reads come from memory and never wait; a write waits for its body, for hooks and for the disk."""
+    async def _within_time(self, request: Request, until_s: float) -> Response | Stream:
+        """Reads come from memory and wait for nothing but their turn; a write waits for hooks and for the disk."""
         try:
-            async with asyncio.timeout(self._limits.request_timeout_s):
+            async with asyncio.timeout_at(until_s):
                 return await self._handlers.handle(request)
         except TimeoutError:
             raise Timeout(
@@ -322,18 +357,58 @@ class App:
             *((name.encode(), value.encode()) for name, value in response.headers),
             *((b"warning", warning) for warning in self._warnings(warnings)),
         ]
-        if len(body) >= self._limits.gzip_bytes_min and "gzip" in exchange.headers.get("accept-encoding", ""):
-            body = await asyncio.to_thread(gzip.compress, body, _GZIP_LEVEL)
-            headers += [(b"content-encoding", b"gzip"), (b"vary", b"accept-encoding")]
-        headers.append((b"content-length", str(len(body)).encode()))
-        if len(body) <= _CHUNK_BYTES:
+        if response.pieces is None and len(body) <= _SMALL_BYTES:
             exchange.code, exchange.reason = response.code, response.reason
+            headers.append((b"content-length", str(len(body)).encode()))
             if not scope["muster.respond"](response.code, headers, body):
                 await self._send_parts(scope, send, response.code, headers, body)
             return
-        with self._flow.sending(len(body), may_refuse=not exchange.info.is_write):
+        # What is left is up to the client; its bytes are bounded, so it needs no seat for that.
+        if exchange.ticket is not None:
+            self._flow.give_back(exchange.ticket)
+        size = response.size_bytes if response.pieces is not None else len(body)
+        is_packed = size >= self._limits.gzip_bytes_min and "gzip" in exchange.headers.get("accept-encoding", "")
+        if is_packed:
+            headers += [(b"content-encoding", b"gzip"), (b"vary", b"accept-encoding")]
+        user = exchange.actor.user if exchange.actor else ""
+        with self._flow.sending(user, size, may_refuse=not exchange.info.is_write):
+            if response.pieces is not None:
+                if response.is_exact and not is_packed:
+                    headers.append((b"content-length", str(size).encode()))
+                exchange.code, exchange.reason = response.code, response.reason
+                await send({"type": "http.response.start", "status": response.code, "headers": headers})
+                pieces = _beside(response.pieces) if response.is_slow else _on_loop(response.pieces)
+                await self._send_pieces(exchange, scope, send, pieces, is_packed=is_packed)
+                return
+            if is_packed:
+                body = await asyncio.to_thread(gzip.compress, body, _GZIP_LEVEL)
+            headers.append((b"content-length", str(len(body)).encode()))
             exchange.code, exchange.reason = response.code, response.reason
             await self._send_parts(scope, send, response.code, headers, body)
+
+    async def _send_pieces(
+        self, exchange: Exchange, scope: Scope, send: Send, pieces: AsyncIterator[bytes], *, is_packed: bool
+    ) -> None:
+        """Each piece is made in a turn of its own, and compressed beside the loop."""
+        pack = zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP_WBITS) if is_packed else None
+        gathered: list[bytes] = []
+        size = 0
+        if exchange.method != "HEAD":
+            async for piece in pieces:
+                gathered.append(piece)
+                size += len(piece)
+                if size >= _PART_BYTES:
+                    part = b"".join(gathered)
+                    gathered, size = [], 0
+                    if pack is not None:
+                        part = await asyncio.to_thread(pack.compress, part)
+                    if part and not await self._pass_on(scope, send, part, more=True):
+                        return
+                await self._flow.turn(exchange.whose, PIECE_COST)
+        last = b"".join(gathered)
+        if pack is not None:
+            last = pack.compress(last) + pack.flush()
+        await self._pass_on(scope, send, last, more=False)
 
     async def _send_parts(self, scope: Scope, send: Send, code: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
         await send({"type": "http.response.start", "status": code, "headers": headers})
@@ -358,6 +433,7 @@ class App:
             stream.close()
             raise ServiceUnavailable("the server is stopping; connect again", retry_after_s=1)
         self._streams[stream] = exchange.actor.user if exchange.actor else ""
+        scope["muster.connection"].buffer(_STREAM_BUFFER_BYTES)
         watchdog = asyncio.get_running_loop().create_task(_close_on_disconnect(receive, stream))
         try:
             exchange.code, exchange.is_long = stream.code, True
@@ -375,9 +451,32 @@ class App:
         finally:
             self._streams.pop(stream, None)
             stream.close()
+            scope["muster.connection"].buffer(_BUFFER_BYTES)
             watchdog.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await watchdog
+
+    async def _pace(self, exchange: Exchange, scope: Scope) -> None:
+        """Before the next events of a stream. A client that does not read gets no more; one that reads nothing for too long,
+        or while too much is unread already, is cut."""
+        connection = scope["muster.connection"]
+        if connection.is_paused:
+            user = exchange.actor.user if exchange.actor else ""
+            unread = connection.unread_bytes
+            excess = self._flow.unread.excess(user, unread)
+            limit = {"total": "watch_unread_bytes_max", "user": "watch_unread_per_user_bytes_max"}.get(excess, "")
+            if not limit:
+                with Held(self._flow.unread, user) as held, contextlib.suppress(TimeoutError):
+                    held.grow(unread)
+                    async with asyncio.timeout(self._limits.send_timeout_s):
+                        await connection.drained()
+                if connection.is_paused:
+                    limit = "send_timeout_s"
+            if limit:
+                self._metrics.refused.labels(limit).inc()
+                scope["muster.abort"]()
+                raise Timeout(f"{unread} bytes of this stream were not read; it ends because of {limit}")
+        await self._flow.turn(exchange.whose, EVENTS_COST)
 
     def _warnings(self, warnings: list[str]) -> list[bytes]:
         """Warning headers, in Kubernetes' form: code 299, no agent, quoted text."""
@@ -431,6 +530,30 @@ class App:
 def _is_object(response: Response) -> bool:
     """Rather than the text of a log."""
     return response.content_type.startswith(("application/json", "application/yaml"))
+
+
+async def _on_loop(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+
+
+async def _beside(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+        yield piece
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """What gives a body that was read already to somebody who wants to read it."""
+    is_first = True
+
+    async def again() -> dict[str, Any]:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            return {"type": "http.request", "body": body, "more_body": False}
+        return await receive()
+
+    return again
 
 
 async def _close_on_disconnect(receive: Receive, stream: Stream) -> None:

@@ -37,7 +37,7 @@ class Exchange(Protocol):
     info: RequestInfo
     target: str
     headers: dict[str, str]
-    client: str
+    address: str
     actor: Actor | None
     impersonator: Actor | None
     code: int
@@ -74,8 +74,8 @@ def event(exchange: Exchange, stage: Stage, telling: Telling, now_s: float) -> R
     }
     if exchange.impersonator is not None and exchange.actor is not None and exchange.actor is not exchange.impersonator:
         made["impersonatedUser"] = _user(exchange.actor)
-    if exchange.client:
-        made["sourceIPs"] = [exchange.client]
+    if exchange.address:
+        made["sourceIPs"] = [exchange.address]
     if agent := exchange.headers.get("user-agent", ""):
         made["userAgent"] = agent[:AGENT_CHARS_MAX]
     if info.is_resource:

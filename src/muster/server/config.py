@@ -42,18 +42,39 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How long the other side may refuse to take bytes before the connection is cut."""
     sending_bytes_max: int = 256 * MIB
     """Bodies of large answers on their way out, all together: clients that ask for long lists and do not read them."""
+    sending_per_user_bytes_max: int = 64 * MIB
+    """Of them, one user's; a single answer may be larger."""
+    body_held_bytes_max: int = 64 * MIB
+    """Bodies of requests that arrive, wait or are worked on, all together."""
+    body_held_per_user_bytes_max: int = 16 * MIB
+    bodies_per_user_max: int = 256
+    """Bodies of one user that are on their way at the same time."""
 
     # --- the whole server
     connections_max: int = 4096
+    connections_per_address_max: int = 3072
+    handshakes_max: int = 1024
+    """Connections that are accepted and not through their TLS handshake; more wait in the kernel."""
+    handshakes_per_address_max: int = 512
     tls_handshake_timeout_s: float = 15.0
     keep_alive_timeout_s: float = 180.0
     """Longer than the 90 s after which Go clients drop an idle connection, so that they close first and never race us."""
     in_flight_read_max: int = 400
     in_flight_write_max: int = 200
     in_flight_reserved: int = 32
-    """On top, for system:masters and health checks only: an overloaded server can still be inspected and repaired."""
+    """On top, for system:masters only: an overloaded server can still be inspected and repaired."""
+    in_flight_per_user_max: int = 100
+    """Reads, and as many writes, of one user that are served at the same time; the rest waits."""
+    queue_len_max: int = 2000
+    """Requests of one priority level that wait to be served."""
+    queue_per_user_len_max: int = 500
+    queue_wait_max_s: float = 15.0
+    """A quarter of the time that a request has: whoever waits longer is better told to come back."""
     watches_max: int = 10_000
     watches_per_user_max: int = 5_000
+    watch_unread_bytes_max: int = 64 * MIB
+    """Events that were sent to watchers which do not read them, all together; whoever comes on top is cut and resumes."""
+    watch_unread_per_user_bytes_max: int = 16 * MIB
     watch_timeout_min_s: float = 1800.0
     """A watch without timeoutSeconds lasts this long to twice as long, spread by its id so that not all end at once."""
     watch_timeout_max_s: float = 24 * 3600.0

@@ -5,15 +5,14 @@ Concurrency: a `Request` belongs to the one task that serves it. Handlers never 
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
 
-from muster.objects.status import BadRequest, RequestEntityTooLarge, Timeout
+from muster.objects.status import BadRequest
 from muster.server.config import ServerLimits
 from muster.server.paths import RequestInfo
 from muster.store.embedded.admission import Actor
@@ -21,6 +20,9 @@ from muster.store.embedded.admission import Actor
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+Turn = Callable[[], Awaitable[None]]
+"""Waits until the one who asks may use the loop again for a piece of work of about a millisecond."""
 
 _TRUE = frozenset({"", "1", "t", "true"})
 _FALSE = frozenset({"0", "f", "false"})
@@ -76,7 +78,10 @@ class Query:
 
 
 class Request:
-    """What handlers get. `warnings` become Warning headers; `notes` is what the audit line adds."""
+    """What handlers get. `warnings` become Warning headers; `notes` is what the audit line adds.
+
+    Whoever has more to do than a millisecond's work does it in pieces and awaits `turn` between them.
+    """
 
     def __init__(
         self,
@@ -87,8 +92,10 @@ class Request:
         headers: Mapping[str, str],
         actor: Actor,
         request_id: str,
-        receive: Receive,
         limits: ServerLimits,
+        body: bytes = b"",
+        turn: Turn,
+        pace: Turn,
         client: str = "",
     ) -> None:
         self.method = method
@@ -97,46 +104,20 @@ class Request:
         self.headers = headers
         self.actor = actor
         self.request_id = request_id
-        self.receive = receive
         self.limits = limits
+        self.turn = turn
+        self.pace = pace
+        """Of a stream: waits until the client has read enough of what it was sent, and then for a turn."""
         self.client = client
         self.warnings: list[str] = []
         self.notes: dict[str, str] = {}
-        self._body: bytes | None = None
-
-    @property
-    def received(self) -> bytes:
-        """The body, as far as somebody has read it."""
-        return self._body or b""
+        self._body = body
 
     def header(self, name: str) -> str:
         return self.headers.get(name, "")
 
     async def body(self) -> bytes:
-        """The whole body, within the size and time limits."""
-        if self._body is not None:
-            return self._body
-        too_large = RequestEntityTooLarge(
-            f"the request body is larger than {self.limits.body_bytes_max} bytes; split it or make it smaller"
-        )
-        declared = self.header("content-length")
-        if declared.isdigit() and int(declared) > self.limits.body_bytes_max:
-            raise too_large
-        chunks = bytearray()
-        try:
-            async with asyncio.timeout(self.limits.body_timeout_s):
-                while True:
-                    message = await self.receive()
-                    if message["type"] == "http.disconnect":
-                        raise BadRequest("the connection ended before the whole body had arrived")
-                    chunks += message.get("body", b"")
-                    if len(chunks) > self.limits.body_bytes_max:
-                        raise too_large
-                    if not message.get("more_body", False):
-                        break
-        except TimeoutError:
-            raise Timeout(f"the body did not arrive within {self.limits.body_timeout_s:g} s") from None
-        self._body = bytes(chunks)
+        """The whole body, which was read before the request took its seat."""
         return self._body
 
 
@@ -149,6 +130,14 @@ class Response(msgspec.Struct, kw_only=True):
     headers: list[tuple[str, str]] = []
     reason: str = ""
     """The `reason` of a Status, for the audit log."""
+    pieces: Iterator[bytes] | None = None
+    """Instead of `body`, of a long answer: made one by one, each in a turn of its own, while it is being sent."""
+    size_bytes: int = 0
+    """Of `pieces`: what they hold in memory until the last is sent."""
+    is_exact: bool = False
+    """Whether `size_bytes` is the length of the answer."""
+    is_slow: bool = False
+    """Whether pieces take so long that they are made beside the loop."""
 
 
 class Stream(msgspec.Struct, kw_only=True, eq=False):

@@ -12,8 +12,6 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import msgspec
-
 from muster.objects.resources import Resource
 from muster.objects.selectors import FieldTerm
 from muster.objects.status import ApiError, BadRequest, Cause, Expired, MethodNotAllowed, NotFound, Raw, Timeout
@@ -21,6 +19,7 @@ from muster.objects.time import Clock
 from muster.server.config import ServerLimits
 from muster.server.decoding import decode_json, decode_yaml, duplicate_keys
 from muster.server.exchange import Handler, Request, Response, Stream
+from muster.server.listing import done, list_answer
 from muster.server.metrics import Metrics
 from muster.server.negotiation import BodyMedia, Form, body_media, encode, json_to_yaml, negotiate, patch_type
 from muster.server.options import (
@@ -35,7 +34,6 @@ from muster.server.tables import partial_metadata, table
 from muster.server.watching import expired_stream, watch_stream, watch_timeout_s
 from muster.store.contract import PatchType, WriteOptions
 from muster.store.embedded import EmbeddedStore
-from muster.store.embedded.reads import RecordPage
 from muster.store.embedded.records import Record
 
 _THREAD_YAML_BYTES = 64 * 1024
@@ -150,7 +148,7 @@ class ResourceHandlers:
     async def _list(self, request: Request, resource: Resource) -> Response:
         form = negotiate(request.header("accept"))
         options = list_options(request.query, self._limits)
-        page = self._store.list_records(
+        steps = self._store.list_record_steps(
             resource,
             request.info.namespace or None,
             label_selector=options.label_selector,
@@ -160,9 +158,9 @@ class ResourceHandlers:
             resource_version=options.resource_version,
             version_match=options.version_match,
         )
-        size = sum(len(record.value) for record in page.records)
-        body = await self._render(form, size, lambda: self._list_body(request, resource, page, form))
-        return Response(body=body, content_type=form.content_type)
+        page = await done(steps, request.turn)
+        include = _include(request) if form.transform == "Table" else ""
+        return await list_answer(resource, page, form, include=include, now=self._clock(), turn=request.turn)
 
     async def _render(self, form: Form, size: int, render: Callable[[], bytes]) -> bytes:
         """Stored bytes go out as they are, at once; to decode and print much of them takes seconds, and others are waiting."""
@@ -170,25 +168,6 @@ class ResourceHandlers:
             return render()
         async with self._renders:
             return await asyncio.to_thread(render)
-
-    def _list_body(self, request: Request, resource: Resource, page: RecordPage, form: Form) -> bytes:
-        meta: Raw = {"resourceVersion": page.resource_version}
-        if page.continue_token:
-            meta["continue"] = page.continue_token
-            if page.remaining is not None:
-                meta["remainingItemCount"] = page.remaining
-        if form.transform == "Table":
-            raws = (record.raw() for record in page.records)
-            include = _include(request)
-            return encode(table(resource, raws, self._clock(), version=form.version, include=include, list_meta=meta), form)
-        if form.transform:
-            version = f"meta.k8s.io/{form.version}"
-            items = [partial_metadata(record.raw(), version) for record in page.records]
-            return encode({"kind": "PartialObjectMetadataList", "apiVersion": version, "metadata": meta, "items": items}, form)
-        kind = resource.list_kind or f"{resource.kind}List"
-        head = msgspec.json.encode({"kind": kind, "apiVersion": resource.api_version, "metadata": meta})
-        body = b"".join((head[:-1], b',"items":[', b",".join([record.value for record in page.records]), b"]}"))
-        return body if form.media == "json" else json_to_yaml(body)
 
     def _watch(self, request: Request, resource: Resource) -> Stream:
         form = negotiate(request.header("accept"), streaming=True)
@@ -211,7 +190,15 @@ class ResourceHandlers:
             )
         except Expired as error:
             return expired_stream(error, form)
-        return watch_stream(watcher, resource, form, include=_include(request), clock=self._clock, metrics=self._metrics)
+        return watch_stream(
+            watcher,
+            resource,
+            form,
+            include=_include(request),
+            clock=self._clock,
+            metrics=self._metrics,
+            pace=request.pace,
+        )
 
     # --- writing
 

@@ -22,6 +22,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from muster.objects.time import Clock
+from muster.server.accepting import Acceptor, Turn
 from muster.server.config import ServerLimits
 from muster.server.logs import logger
 from muster.server.metrics import Metrics
@@ -30,7 +31,6 @@ from muster.server.protocol import BoundedProtocol
 log = logger(__name__)
 _BACKLOG = 2048
 _TICK_S = 1.0
-_TLS_SHUTDOWN_S = 2.0
 _POLL_S = 0.02
 
 
@@ -52,8 +52,12 @@ class Listener:
         clock: Clock,
         context: ssl.SSLContext | None = None,
         end_streams: Callable[[], None] = lambda: None,
+        turn: Turn | None = None,
     ) -> None:
-        """`end_streams` tells the application, when the stop begins, to finish the answers that have no end of their own."""
+        """`end_streams` tells the application, when the stop begins, to finish the answers that have no end of their own.
+
+        `turn` is awaited before each TLS handshake, with the address that asks for it.
+        """
         self._app = app
         self.host = host
         self.port = port
@@ -63,7 +67,8 @@ class Listener:
         self._context = context
         self._end_streams = end_streams
         self._state = ServerState()
-        self._server: asyncio.Server | None = None
+        self._turn = turn
+        self._server: Acceptor | None = None
         self._clock_task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -87,14 +92,10 @@ class Listener:
         sock = _bind(self.host, self.port)
         self.port = sock.getsockname()[1]
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            protocol,
-            sock=sock,
-            ssl=self._context,
-            backlog=_BACKLOG,
-            ssl_handshake_timeout=self._limits.tls_handshake_timeout_s if self._context else None,
-            ssl_shutdown_timeout=_TLS_SHUTDOWN_S if self._context else None,
+        self._server = Acceptor(
+            sock, protocol, context=self._context, limits=self._limits, metrics=self._metrics, turn=self._turn
         )
+        self._server.start()
         self._clock_task = loop.create_task(_keep_date(self._state, self._clock))
 
     async def stop(self, grace_s: float) -> None:

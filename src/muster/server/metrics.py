@@ -48,6 +48,40 @@ class Metrics:
         self.refused = Counter(
             "muster_server_refused", "Requests refused because a limit was reached", ["limit"], registry=self.registry
         )
+        self.queued = Gauge(
+            "apiserver_flowcontrol_current_inqueue_requests",
+            "Requests that wait to be served, and watches and long answers that wait for their next turn",
+            ["priority_level"],
+            registry=self.registry,
+        )
+        self.executing = Gauge(
+            "apiserver_flowcontrol_current_executing_requests",
+            "Requests being served now, by priority level",
+            ["priority_level"],
+            registry=self.registry,
+        )
+        self.rejected = Counter(
+            "apiserver_flowcontrol_rejected_requests",
+            "Requests that were not served: the queue was full, or they waited too long or were given up",
+            ["priority_level", "reason"],
+            registry=self.registry,
+        )
+        self.waited = Histogram(
+            "apiserver_flowcontrol_request_wait_duration_seconds",
+            "How long requests waited that could not be served at once",
+            ["priority_level"],
+            buckets=_LATENCY_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.held_bytes = Gauge(
+            "muster_server_held_bytes",
+            "Bytes held for clients: bodies that arrive or wait, answers on their way, events that watchers have not read",
+            ["what"],
+            registry=self.registry,
+        )
+        self.handshakes = Gauge(
+            "muster_server_handshakes", "Connections that are not through their TLS handshake", registry=self.registry
+        )
         self.authentication = Counter(
             "authentication_attempts", "Authentications by outcome", ["result"], registry=self.registry
         )

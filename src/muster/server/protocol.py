@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import httptools
@@ -57,6 +58,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._peer: dict[str, Any] | None = None
         self._refused: ApiError | None = None
         """Set while the headers are refused: the request is answered with it and the connection ends."""
+        self.on_lost: Callable[[], None] = lambda: None
 
     # --- the connection
 
@@ -74,6 +76,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timer()
         super().connection_lost(exc)
+        self.on_lost()
         self._metrics.connections.set(len(self.connections))
 
     def shutdown(self) -> None:
@@ -106,6 +109,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_size = self._ignored_bytes = 0
         self.scope["muster.peer"] = self._peer  # type: ignore[typeddict-unknown-key]
         self.scope["muster.abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+        self.scope["muster.connection"] = self  # type: ignore[typeddict-unknown-key]
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
@@ -180,6 +184,22 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
         cycle.on_response()
         return True
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the client has not read enough of what it was sent."""
+        return bool(self.flow.write_paused)
+
+    @property
+    def unread_bytes(self) -> int:
+        return int(self.transport.get_write_buffer_size())
+
+    async def drained(self) -> None:
+        await self.flow.drain()
+
+    def buffer(self, size_bytes: int) -> None:
+        """How much may be unread before `is_paused` says so."""
+        self.transport.set_write_buffer_limits(high=size_bytes)
 
     # --- refusing
 

@@ -51,6 +51,7 @@ from muster.server.node_index import NODE_USER_PREFIX
 from muster.server.node_restriction import NodeDeletion, NodeRestriction
 from muster.server.oidc import OidcTokens
 from muster.server.pki import Pki
+from muster.server.priority import HANDSHAKE_COST, stranger
 from muster.server.queue_acts import QueueActs, by_rbac
 from muster.server.reviews import Reviews
 from muster.server.routes import Routes
@@ -183,7 +184,8 @@ class Server:
         # Only now, and before anybody can ask for anything: no webhook keeps a server from starting.
         hooks.hooks.insert(-1, webhooks)
         self.store.body_admission = webhooks
-        app = self._application(authorizer, self._open_audit())
+        flow = Flow(config.limits, self.metrics)
+        app = self._application(authorizer, self._open_audit(), flow)
         context = self.pki.server_context()
         self._listener = Listener(
             app,
@@ -194,6 +196,7 @@ class Server:
             clock=config.clock,
             context=context,
             end_streams=app.close_streams,
+            turn=lambda address: flow.begin(stranger(address), HANDSHAKE_COST),
         )
         await self._listener.start()
         self._undo.push_async_callback(self._listener.stop, config.stop_grace_s)
@@ -218,7 +221,7 @@ class Server:
             entropy=self._entropy,
         )
 
-    def _application(self, authorizer: Authorizer, audit: AuditLog | None) -> App:
+    def _application(self, authorizer: Authorizer, audit: AuditLog | None, flow: Flow) -> App:
         config = self.config
         authenticator = Authenticator(
             tokens=self.memory.tokens,
@@ -259,7 +262,7 @@ class Server:
             routes=routes.application([*self.extra_routes, *joining.routes(), *own]),
             authenticator=authenticator,
             authorizer=authorizer,
-            flow=Flow(config.limits, self.metrics),
+            flow=flow,
             audit=audit,
             audit_policy=self._audit_policy,
             metrics=self.metrics,

@@ -19,7 +19,7 @@ from muster.objects.resources import Resource
 from muster.objects.status import ApiError, Raw
 from muster.objects.time import Clock
 from muster.server.config import ServerLimits
-from muster.server.exchange import Request, Stream
+from muster.server.exchange import Request, Stream, Turn
 from muster.server.metrics import Metrics
 from muster.server.negotiation import Form
 from muster.server.options import ListOptions
@@ -40,7 +40,11 @@ def watch_timeout_s(request: Request, options: ListOptions, limits: ServerLimits
     return limits.watch_timeout_min_s * (1 + share)
 
 
-def watch_stream(watcher: Watcher, resource: Resource, form: Form, *, include: str, clock: Clock, metrics: Metrics) -> Stream:
+def watch_stream(
+    watcher: Watcher, resource: Resource, form: Form, *, include: str, clock: Clock, metrics: Metrics, pace: Turn
+) -> Stream:
+    """`pace` is awaited before each batch: the events of one user's thousand watches go out between others' requests."""
+    watcher.pace = pace
     count = metrics.watch_events.labels(resource.group, resource.plural).inc
     if form.transform:
         chunks = _transformed(watcher, _transform(resource, form, include, clock), count)

@@ -13,6 +13,7 @@ from tests.store.embedded.support import CONFIG_MAPS, config_map, open_store
 
 WITHOUT_METRIC = {
     "watch_batch_len_max": "how events are handed over, nothing that can run out",
+    "watch_batch_bytes_max": "how events are handed over, nothing that can run out",
     "list_len_max": "the size of a page",
     "bookmark_interval_s": "a rhythm",
     "wal_pages_max": "seen as checkpoints",

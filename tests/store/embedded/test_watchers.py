@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from muster.objects.status import AlreadyExists, BadRequest, Expired, NotFound, Timeout
 from muster.store.contract import EventType
 from muster.store.embedded import EmbeddedStore, Limits
-from muster.store.embedded.records import Event
+from muster.store.embedded.records import Event, Record
 from tests.store.embedded.support import CONFIG_MAPS, PODS, SECRETS, config_map, open_store, pod
 
 
@@ -322,3 +322,32 @@ def test_watches_of_one_value_see_what_a_filter_of_all_events_lets_through(
         await store.close()
 
     asyncio.run(scenario())
+
+
+async def test_one_that_is_closed_while_it_waits_for_its_turn_ends() -> None:
+    store = await open_store()
+    watcher = store.watch_records(CONFIG_MAPS, resource_version=store.resource_version)
+
+    async def pace() -> None:
+        watcher.close()
+
+    watcher.pace = pace
+    async with asyncio.timeout(30):
+        assert [batch async for batch in watcher] == []
+    await store.close()
+
+
+async def test_many_are_woken_a_few_at_a_time_and_all_are() -> None:
+    store = await open_store()
+    watchers = [store.watch_records(CONFIG_MAPS, resource_version=store.resource_version) for _ in range(350)]
+    tasks = [asyncio.create_task(anext(watcher)) for watcher in watchers]
+    await asyncio.sleep(0)
+    collection = watchers[0].collection
+    waiting = list(collection._waiters)
+    assert len(waiting) == 350
+    record = Record(key=("default", "a"), rv=10**6, uid="u", api_version="v1", value=b"{}", labels={}, fields={})
+    collection.history.append(Event(EventType.ADDED, record, None))
+    collection.wake()
+    assert sum(waiter.done() for waiter in waiting) == 100
+    assert all(len(batch) == 1 for batch in await asyncio.gather(*tasks))
+    await store.close()

@@ -22,6 +22,7 @@ Topic = tuple[str, str]
 Waiter = asyncio.Future[tuple[Sequence[int], int]]
 """Of a watcher that has read everything. Its result: positions of events that may concern it, and a position before which no
 other does."""
+_WOKEN_AT_ONCE = 100
 _AFTER_ANY_NAME = "\U0010ffff"
 
 
@@ -113,6 +114,11 @@ class Collection:
         lo, hi = self._range(namespace, None)
         return self._keys[lo:hi]
 
+    def iter_keys(self, namespace: str | None, start: Key | None) -> Iterator[Key]:
+        """Committed keys in order, from `start` on. The collection must not change meanwhile."""
+        lo, hi = self._range(namespace, start)
+        return map(self._keys.__getitem__, range(lo, hi))
+
     def has_any(self, namespace: str) -> bool:
         """Whether anything is in `namespace` or on its way into it."""
         lo, hi = self._range(namespace, None)
@@ -190,9 +196,8 @@ class Collection:
     def wake(self) -> None:
         """Let every watcher look at the history again that it may find something in."""
         first, self._told_to = self._told_to, self.history.end
-        waiters, self._waiters = self._waiters, {}
-        for waiter in waiters:
-            _release(waiter, (), 0)
+        if self._waiters:
+            _release_all(self._waiters, (), 0)
         for path, by_value in self._by_topic.items():
             if by_value and first < self.history.first:
                 # What was dropped before it was told: nobody knows any more whom it concerned.
@@ -228,14 +233,19 @@ class Collection:
 
 
 def _release_all(waiters: dict[Waiter, None], positions: Sequence[int], until: int) -> None:
-    for waiter in waiters:
-        _release(waiter, positions, until)
+    """Of many, some now and the others in the next rounds of the loop: whoever else has something to do comes in between."""
+    released = list(waiters)
     waiters.clear()
+    _release(released, 0, positions, until)
 
 
-def _release(waiter: Waiter, positions: Sequence[int], until: int) -> None:
-    if not waiter.done():
-        waiter.set_result((positions, until))
+def _release(waiters: Sequence[Waiter], first: int, positions: Sequence[int], until: int) -> None:
+    for waiter in waiters[first : first + _WOKEN_AT_ONCE]:
+        if not waiter.done():
+            waiter.set_result((positions, until))
+    following = first + _WOKEN_AT_ONCE
+    if following < len(waiters):
+        asyncio.get_running_loop().call_soon(_release, waiters, following, positions, until)
 
 
 def _with_fields(record: Record, field_paths: FieldPaths) -> Record:

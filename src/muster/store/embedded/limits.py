@@ -25,6 +25,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     watch_batch_len_max: int = 1000
     """Events handed to a watcher at once."""
 
+    watch_batch_bytes_max: int = 128 << 10
+    """Their objects together, unless a single one is larger: what a watcher that reads slowly makes the server hold for it."""
+
     history_len_max: int = 65_536
     """Events kept for watchers that resume and for lists that continue. Older ones are compacted."""
 

@@ -6,8 +6,8 @@ A list that is read in pages is one snapshot: later pages undo the changes since
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Generator, Sequence
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
@@ -19,10 +19,18 @@ from muster.store.embedded.paging import make_token, read_token
 from muster.store.embedded.records import Record
 from muster.store.embedded.registry import Registry
 from muster.store.embedded.rules import not_found
+from muster.store.embedded.scanning import Scan
 from muster.store.embedded.selection import Selection, in_version
 from muster.store.embedded.watchers import Watcher
 
 VersionMatch = Literal["", "Exact", "NotOlderThan"]
+STEP_LEN: Final = 500
+"""Objects that one step of a list looks at: about half a millisecond's work, with selectors."""
+_CHANGED_LEN: Final = 50
+"""The same of those that are decoded and encoded anew, in another version of their kind."""
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
 
 
 class RecordPage(msgspec.Struct, frozen=True):
@@ -65,6 +73,37 @@ class Reads:
         resource_version: str = "",
         version_match: VersionMatch = "",
     ) -> RecordPage:
+        """All at once; see `list_steps` for what else wants to run meanwhile."""
+        steps = self.list_steps(
+            resource,
+            namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            limit=limit,
+            continue_token=continue_token,
+            resource_version=resource_version,
+            version_match=version_match,
+        )
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                page: RecordPage = end.value
+                return page
+
+    def list_steps(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        limit: int = 0,
+        continue_token: str = "",
+        resource_version: str = "",
+        version_match: VersionMatch = "",
+    ) -> Steps[RecordPage]:
+        """The page, as what a generator returns that stops between steps of STEP_LEN objects. It is one snapshot."""
         core = self._core
         core.check_open()
         collection = self._registry.find(resource).collection
@@ -82,10 +121,13 @@ class Reads:
             asked = self._parse_version(resource_version)
             if version_match == "Exact":
                 rv = asked
-        found = self._slice(collection, selection, rv, start, limit)
+        if limit and selection.is_everything:
+            found = self._slice(collection, selection, rv, start, limit)
+        else:
+            found = yield from self._search(collection, selection, rv, start, limit)
         records: Sequence[Record] = found.records
         if collection.is_mixed:
-            records = [in_version(record, resource.api_version) for record in records]
+            records = yield from _in_version(records, resource.api_version)
         token = make_token(core.identity, query, rv, found.next_key) if found.next_key is not None else ""
         return RecordPage(records, str(rv), token, found.remaining)
 
@@ -98,12 +140,38 @@ class Reads:
                 record = collection.records.get((selection.namespace, selection.name))
                 return Slice([record] if record is not None and selection.matches(record) else [], None, None)
             return collection.slice(selection.namespace, matches, start, limit)
+        self._check_kept(rv)
+        return collection.slice_at(rv, selection.namespace, matches, start, limit)
+
+    def _search(
+        self, collection: Collection, selection: Selection, rv: int, start: tuple[str, str] | None, limit: int
+    ) -> Steps[Slice]:
+        """As `_slice`, in steps. How many follow is not counted: only a list with a limit and without selectors tells that."""
+        if selection.name is not None and start is None and selection.namespace is not None and rv == self._core.committed_rv:
+            return self._slice(collection, selection, rv, start, limit)
+        self._check_kept(rv)
+        scan = Scan(collection, rv, selection.namespace, start)
+        found: list[Record] = []
+        while True:
+            part = scan.take(STEP_LEN)
+            if not selection.is_everything:
+                matches = selection.matches
+                part = [record for record in part if matches(record)]
+            if limit and len(found) + len(part) > limit:
+                kept = limit - len(found)
+                return Slice([*found, *part[:kept]], part[kept].key, None)
+            found += part
+            if scan.is_done:
+                return Slice(found, None, None)
+            yield
+
+    def _check_kept(self, rv: int) -> None:
+        core = self._core
         if rv < core.horizon:
             raise Expired(
                 f"the provided continue parameter is too old: its list was taken at resource version {rv}, and the history "
                 f"now begins after {core.horizon}; list again from the start"
             )
-        return collection.slice_at(rv, selection.namespace, matches, start, limit)
 
     def _parse_version(self, text: str) -> int:
         if not text.isascii() or not text.isdigit() or len(text) > 19:
@@ -147,7 +215,7 @@ class Reads:
                 group=resource.group,
                 retry_after_s=5,
             )
-        initial: Sequence[Record] = ()
+        initial: Scan | None = None
         position = collection.history.end
         from_scratch = resource_version in ("", "0")
         if not from_scratch:
@@ -157,7 +225,7 @@ class Reads:
             if not send_initial_events:
                 position = collection.history.after(version)
         if send_initial_events or (from_scratch and send_initial_events is not False):
-            initial = self._slice(collection, selection, core.committed_rv, None, 0).records
+            initial = Scan(collection, core.committed_rv, selection.namespace)
         watcher = Watcher(
             core,
             collection,
@@ -169,6 +237,15 @@ class Reads:
             bookmark_interval_s=core.limits.bookmark_interval_s if bookmarks else 0.0,
             timeout_s=timeout_s,
             batch_len_max=core.limits.watch_batch_len_max,
+            batch_bytes_max=core.limits.watch_batch_bytes_max,
         )
         core.watchers[watcher] = None
         return watcher
+
+
+def _in_version(records: Sequence[Record], api_version: str) -> Steps[list[Record]]:
+    changed: list[Record] = []
+    for first in range(0, len(records), _CHANGED_LEN):
+        changed += [in_version(record, api_version) for record in records[first : first + _CHANGED_LEN]]
+        yield
+    return changed

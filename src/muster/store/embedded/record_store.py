@@ -27,7 +27,7 @@ from muster.store.embedded.garbage import GarbageCollector
 from muster.store.embedded.limits import Limits
 from muster.store.embedded.namespaces import NAMESPACES_ID, prepare_namespace
 from muster.store.embedded.opening import load
-from muster.store.embedded.reads import Reads, RecordPage, VersionMatch
+from muster.store.embedded.reads import Reads, RecordPage, Steps, VersionMatch
 from muster.store.embedded.records import Event, Record
 from muster.store.embedded.registry import Registry
 from muster.store.embedded.selection import in_version
@@ -222,6 +222,30 @@ class RecordStore:
     ) -> RecordPage:
         """As `list`, undecoded. `resource_version` asks for a state not older than it, or with match Exact for that one."""
         return self._reads.list(
+            resource,
+            namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            limit=limit,
+            continue_token=continue_token,
+            resource_version=resource_version,
+            version_match=version_match,
+        )
+
+    def list_record_steps(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        limit: int = 0,
+        continue_token: str = "",
+        resource_version: str = "",
+        version_match: VersionMatch = "",
+    ) -> Steps[RecordPage]:
+        """As `list_records`, as a generator that returns the page and stops now and then to let others run."""
+        return self._reads.list_steps(
             resource,
             namespace,
             label_selector=label_selector,

@@ -11,13 +11,14 @@ On the loop only. One task reads one watcher.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from muster.objects.status import Expired
 from muster.store.contract import EventType
 from muster.store.embedded.collection import Collection, Waiter
 from muster.store.embedded.records import Event, Record, encode
+from muster.store.embedded.scanning import Scan
 from muster.store.embedded.selection import Selection, in_version
 
 
@@ -41,11 +42,12 @@ class Watcher:
         kind: str,
         *,
         position: int,
-        initial: Sequence[Record],
+        initial: Scan | None,
         announce_initial: bool,
         bookmark_interval_s: float,
         timeout_s: float | None,
         batch_len_max: int,
+        batch_bytes_max: int,
     ) -> None:
         self._source = source
         self.collection = collection
@@ -55,10 +57,12 @@ class Watcher:
         self._found: Sequence[int] = ()
         """Positions before it that are still to be read: what woke it."""
         self._initial = initial
-        self._initial_sent = 0
+        self._initial_read: list[Record] = []
+        """Of them, what is read and not sent."""
         self._announce_initial = announce_initial
         self._bookmark_interval_s = bookmark_interval_s
         self._batch_len_max = batch_len_max
+        self._batch_bytes_max = batch_bytes_max
         self._loop = asyncio.get_running_loop()
         self._deadline = None if timeout_s is None else self._loop.time() + timeout_s
         self._next_bookmark = self._loop.time() + bookmark_interval_s if bookmark_interval_s else None
@@ -66,6 +70,8 @@ class Watcher:
         self._waiter: Waiter | None = None
         self._has_waited = True
         self._is_open = True
+        self.pace: Callable[[], Awaitable[None]] | None = None
+        """Awaited before each batch is taken, by whoever has many readers to serve beside other work."""
 
     @property
     def is_open(self) -> bool:
@@ -83,9 +89,13 @@ class Watcher:
     async def __anext__(self) -> Sequence[Event]:
         """The next events, at least one. Raises Expired when some that it has not read are gone."""
         while self._is_open:
-            if not self._has_waited:
+            if self.pace is not None:
+                await self.pace()
+            elif not self._has_waited:
                 # Whoever always finds something to read must still let the others run.
                 await asyncio.sleep(0)
+            if not self.is_open:
+                break  # closed meanwhile, and nobody would wake it any more
             self._has_waited = False
             now = self._loop.time()
             is_due = self._deadline is not None and now >= self._deadline
@@ -99,6 +109,8 @@ class Watcher:
                     break
             if batch:
                 return batch
+            if not self._has_read_all:
+                continue  # nothing for it was in that part
             if self._next_bookmark is not None and now >= self._next_bookmark:
                 self._next_bookmark = now + self._bookmark_interval_s
                 return [self._bookmark()]
@@ -107,17 +119,13 @@ class Watcher:
         raise StopAsyncIteration
 
     def _take(self) -> list[Event]:
-        if self._initial_sent < len(self._initial):
-            part = self._initial[self._initial_sent : self._initial_sent + self._batch_len_max]
-            self._initial_sent += len(part)
-            wanted = self._selection.api_version
-            return [Event(EventType.ADDED, in_version(record, wanted), None) for record in part]
+        if self._initial is not None or self._initial_read:
+            return self._take_initial()
         if self._announce_initial:
             self._announce_initial = False
-            self._initial = ()
             return [self._bookmark(annotations={"k8s.io/initial-events-end": "true"})]
         history = self.collection.history
-        while self._found or self._position < history.end:
+        if self._found or self._position < history.end:
             if (self._found[0] if self._found else self._position) < history.first:
                 self._close(is_expired=True)
                 raise Expired(
@@ -126,21 +134,48 @@ class Watcher:
                 )
             if self._found:
                 events = [history.at(position) for position in self._found[: self._batch_len_max]]
+                events = events[: self._fitting([event.record for event in events])]
                 self._found = self._found[len(events) :]
             else:
                 events = history.read(self._position, self._batch_len_max)
+                if len(events) > 1:
+                    events = events[: self._fitting([event.record for event in events])]
                 self._position += len(events)
             if self._is_plain:
                 return events
-            batch = [seen for event in events if (seen := self._selection.select(event)) is not None]
-            if batch:
-                return batch
+            return [seen for event in events if (seen := self._selection.select(event)) is not None]
         return []
+
+    def _take_initial(self) -> list[Event]:
+        if not self._initial_read:
+            assert self._initial is not None
+            try:
+                found = self._initial.take(self._batch_len_max)
+            except Expired:
+                self._close(is_expired=True)
+                raise
+            if self._initial.is_done:
+                self._initial = None
+            selection = self._selection
+            self._initial_read = found if selection.is_everything else [one for one in found if selection.matches(one)]
+        part = self._initial_read[: self._fitting(self._initial_read)]
+        self._initial_read = self._initial_read[len(part) :]
+        wanted = self._selection.api_version
+        return [Event(EventType.ADDED, in_version(record, wanted), None) for record in part]
+
+    def _fitting(self, records: Sequence[Record]) -> int:
+        """How many of them make a batch: at least one, and no more bytes than the bound beside that."""
+        size = 0
+        for index, record in enumerate(records):
+            size += len(record.value)
+            if size > self._batch_bytes_max and index:
+                return index
+        return len(records)
 
     @property
     def _has_read_all(self) -> bool:
-        has_found = self._initial_sent < len(self._initial) or bool(self._found)
-        return not has_found and self._position == self.collection.history.end
+        is_begun = self._initial is not None or self._initial_read or self._announce_initial
+        return not is_begun and not self._found and self._position == self.collection.history.end
 
     @property
     def _is_plain(self) -> bool:
