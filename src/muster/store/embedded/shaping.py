@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from muster.objects.kinds.defaults import apply_defaults
+from muster.objects.patch.common import is_same_json
 from muster.objects.patch.managed import track_update
 from muster.objects.resources import Resource
 from muster.objects.status import BadRequest, Cause, Raw, RequestEntityTooLarge
@@ -75,11 +76,16 @@ class Shaper:
             request = admission_request(operation, resource, context, raw=raw, old=old, subresource=subresource)
             changed = await self.admission.mutate(request)
             if changed is not None:
+                before = raw
                 raw = _same_object(resource, raw, conform(resource, changed))
                 self._check_size(resource, raw)
-                raw = self._with_defaults(structural, resource, raw, old, is_status=False)
+                raw = self._with_defaults(structural, resource, raw, old, is_status=False, settled=before)
+        # What stays as it is, is the very same from here on: it need not be checked, compared or encoded again.
+        raw = _sharing(raw, old) if old is not None else raw
         of_rules = validate_object(resource, raw, old, subresource)
-        causes = _together(structural.validate(raw) if structural is not None else [], of_rules)
+        # What a CRD's schema says may have changed since the object was stored; ours is the same for ever.
+        known = None if served.is_from_crd else old
+        causes = _together(structural.validate(raw, known) if structural is not None else [], of_rules)
         if causes:
             raise invalid(resource, str(raw["metadata"].get("name") or ""), causes)
         if request is not None and self.admission is not None:
@@ -88,10 +94,18 @@ class Shaper:
         return raw
 
     def _with_defaults(
-        self, structural: Structural | None, resource: Resource, raw: Raw, old: Raw | None, *, is_status: bool
+        self,
+        structural: Structural | None,
+        resource: Resource,
+        raw: Raw,
+        old: Raw | None,
+        *,
+        is_status: bool,
+        settled: Raw | None = None,
     ) -> Raw:
+        """`settled` has its defaults; what `raw` has of it is left alone."""
         if structural is not None:
-            filled = structural.default(raw)
+            filled = structural.default(raw, settled)
             if filled is not raw:
                 self._check_size(resource, filled)
             raw = filled
@@ -177,6 +191,16 @@ def _together(of_schema: Sequence[Cause], of_rules: Sequence[Cause]) -> list[Cau
     mistyped = tuple(f"{cause.field}{mark}" for cause in of_schema if cause.reason == TYPE_INVALID for mark in ".[")
     added = (cause for cause in of_rules if cause.field not in fields and not cause.field.startswith(mistyped))
     return [*of_schema, *added][:CAUSES_MAX]
+
+
+def _sharing(raw: Raw, old: Raw) -> Raw:
+    """`raw` with the members of `old` where they are equal. Not the metadata: the rest of the write has things to set there."""
+    shared = {
+        name: old[name]
+        for name, member in raw.items()
+        if name != "metadata" and name in old and member is not old[name] and is_same_json(member, old[name])
+    }
+    return {**raw, **shared} if shared else raw
 
 
 def _same_object(resource: Resource, before: Raw, after: Raw) -> Raw:
