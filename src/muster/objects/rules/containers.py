@@ -93,7 +93,7 @@ def _check_ports(report: Report, container: Raw, path: str, *, is_host_network: 
 
 
 def _check_env(report: Report, container: Raw, path: str) -> None:
-    for where, variable in objs(container, "env", path):
+    for where, variable in objs(container, "env", path, but=_is_plain_variable):
         name, source = text(variable, "name"), variable.get("valueFrom")
         if not name:
             report.required(f"{where}.name")
@@ -112,6 +112,12 @@ def _check_env(report: Report, container: Raw, path: str) -> None:
         for word in ("configMapRef", "secretRef"):
             if isinstance(source.get(word), dict) and not text(source[word], "name"):
                 report.required(f"{where}.{word}.name")
+
+
+def _is_plain_variable(variable: Raw) -> bool:
+    """A good name and no source: most are so, and containers have many."""
+    name = variable.get("name")
+    return type(name) is str and not validate_env_name(name) and variable.get("valueFrom") is None
 
 
 def _check_mounts(report: Report, container: Raw, path: str, volumes: Mapping[str, Raw]) -> None:
