@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from muster.objects.patch.common import ABSENT, is_same_json, json_equal, too_deep
 from muster.objects.patch.fieldset import SELF, Fields, in_order, is_member, node_of
-from muster.objects.patch.shape import Shape
+from muster.objects.patch.shape import FLAT_LEN_MAX, Shape
 
 _ROOT_KEPT = ("f:metadata", "f:apiVersion", "f:kind")
 """What makes an object one is never pruned, even when nobody owns a field inside."""
@@ -120,6 +120,8 @@ def _all_below(value: Any, shape: Shape) -> Fields:
     if isinstance(value, dict):
         if shape.is_atomic_map:
             return {}
+        if _is_flat(value):
+            return shape.flat_node(tuple(value))
         members = shape.members
         for key in sorted(value):
             part = value[key]
@@ -131,6 +133,16 @@ def _all_below(value: Any, shape: Shape) -> Fields:
         for element in sorted(elements):
             node[element] = _all_below(elements[element], inner)
     return node if len(node) > 1 else {}
+
+
+def _is_flat(value: dict[str, Any]) -> bool:
+    """Whether its members are texts, few of them: as variables, mounts and tolerations are."""
+    if len(value) > FLAT_LEN_MAX:
+        return False
+    for part in value.values():  # noqa: SIM110 - all() would cost a generator for each object of each write
+        if type(part) is not str:
+            return False
+    return True
 
 
 def merge(live: Any, config: Any, shape: Shape) -> Any:
