@@ -131,6 +131,7 @@ class Shape:
         """Whether a path that ends here is all there is to say: nothing is known of what is inside, or it is one piece."""
         self._key_prefix = f"k:{{{identity(self.list_keys[0])}:" if len(self.list_keys) == 1 else ""
         self._flat_nodes: dict[tuple[str, ...], dict[str, Any]] = {}
+        self._flat_fields: dict[tuple[str, ...], dict[str, Any]] = {}
 
     def _list_type(self) -> tuple[tuple[str, ...], bool]:
         """`x-kubernetes-list-type` decides; where it is missing, the patch strategy does."""
@@ -159,6 +160,16 @@ class Shape:
                 self._flat_nodes.clear()
             self._flat_nodes[names] = node
         return node
+
+    def flat_fields(self, names: tuple[str, ...]) -> dict[str, Any]:
+        """The same without the object itself."""
+        fields = self._flat_fields.get(names)
+        if fields is None:
+            fields = {f"f:{name}": {} for name in sorted(names)}
+            if len(self._flat_fields) >= _FLAT_NODES_MAX:
+                self._flat_fields.clear()
+            self._flat_fields[names] = fields
+        return fields
 
     def parts(self, value: Any) -> dict[str, Any] | None:
         """The parts of a value that stand for themselves, by path element; None for what is one piece."""
