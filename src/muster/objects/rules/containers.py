@@ -33,6 +33,7 @@ _FIELD_PATHS: Final = (
     "status.podIP",
     "status.podIPs",
 )
+CONTAINERS_CHECKED: Final = ("containers", "initContainers")
 _ENV_SOURCES: Final = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef")
 _HANDLERS: Final = ("exec", "httpGet", "tcpSocket", "grpc")
 _HOOKS: Final = ("exec", "httpGet", "tcpSocket", "sleep")
@@ -55,6 +56,13 @@ def check_containers(report: Report, spec: Raw, path: str) -> None:
             for word in (*_PROBES, "lifecycle"):
                 if container.get(word) is not None:
                     report.forbidden(f"{where}.{word}", "may not be set for init containers without restartPolicy=Always")
+
+
+def check_variables(report: Report, spec: Raw, path: str) -> None:
+    """The variables of all containers, which depend on nothing else."""
+    for word in CONTAINERS_CHECKED:
+        for where, container in objs(spec, word, path):
+            _check_env(report, container, where)
 
 
 def _check_container(report: Report, container: Raw, path: str, spec: Raw, volumes: Mapping[str, Raw]) -> None:
