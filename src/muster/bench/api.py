@@ -42,6 +42,8 @@ class Line(msgspec.Struct, frozen=True):
 ONE, MANY = 500, 4500
 """Pods made by one client, which are updated afterwards, and by 64 clients, which are bound."""
 
+_WARM_UP = Line("", "warm", "warm", 200, clients=16)
+
 READY, READY_AGAIN = "time to ready, first start", "time to ready, with those pods"
 IDLE, LOADED, AFTER = "memory, idle", "memory, with those pods", "memory, after all lines"
 _SMALLER_IS_BETTER = {READY: "s", READY_AGAIN: "s", IDLE: "MB", LOADED: "MB", AFTER: "MB"}
@@ -138,21 +140,9 @@ def run(*, scale: float, rounds: int, say: Say) -> list[Measured]:
 def _measure(target: Target, scale: float, say: Say) -> Iterator[tuple[str, _Sample]]:
     yield READY, _Sample(value=target.ready_s)
     yield IDLE, _Sample(value=target.resident_mb())
+    _load(_plan(target, _WARM_UP))
     for line in lines(scale):
-        plan = Plan(
-            url=target.url,
-            ca_path=str(target.ca_path),
-            cert_path=str(target.cert_path),
-            key_path=str(target.key_path),
-            line=line.kind,
-            prefix=line.prefix,
-            count=line.count,
-            clients=line.clients,
-            watchers=line.watchers,
-            existing=line.existing,
-            pids=list(target.pids),
-        )
-        outcome = _load(plan)
+        outcome = _load(_plan(target, line))
         sample = _sample(outcome)
         say(
             f"  {line.name}: {sample.value:,.0f} {line.unit}, p50 {outcome.p50_ms:.2f} ms, p99 {outcome.p99_ms:.2f} ms, "
@@ -163,6 +153,22 @@ def _measure(target: Target, scale: float, say: Say) -> Iterator[tuple[str, _Sam
             yield LOADED, _Sample(value=target.resident_mb())
     yield AFTER, _Sample(value=target.resident_mb())
     yield READY_AGAIN, _Sample(value=target.restart())
+
+
+def _plan(target: Target, line: Line) -> Plan:
+    return Plan(
+        url=target.url,
+        ca_path=str(target.ca_path),
+        cert_path=str(target.cert_path),
+        key_path=str(target.key_path),
+        line=line.kind,
+        prefix=line.prefix,
+        count=line.count,
+        clients=line.clients,
+        watchers=line.watchers,
+        existing=line.existing,
+        pids=list(target.pids),
+    )
 
 
 def _load(plan: Plan) -> Outcome:
