@@ -111,12 +111,9 @@ class Request:
         """The whole body, within the size and time limits."""
         if self._body is not None:
             return self._body
-        too_large = RequestEntityTooLarge(
-            f"the request body is larger than {self.limits.body_bytes_max} bytes; split it or make it smaller"
-        )
         declared = self.header("content-length")
         if declared.isdigit() and int(declared) > self.limits.body_bytes_max:
-            raise too_large
+            raise self._too_large()
         chunks = bytearray()
         try:
             async with asyncio.timeout(self.limits.body_timeout_s):
@@ -126,13 +123,18 @@ class Request:
                         raise BadRequest("the connection ended before the whole body had arrived")
                     chunks += message.get("body", b"")
                     if len(chunks) > self.limits.body_bytes_max:
-                        raise too_large
+                        raise self._too_large()
                     if not message.get("more_body", False):
                         break
         except TimeoutError:
             raise Timeout(f"the body did not arrive within {self.limits.body_timeout_s:g} s") from None
         self._body = bytes(chunks)
         return self._body
+
+    def _too_large(self) -> RequestEntityTooLarge:
+        return RequestEntityTooLarge(
+            f"the request body is larger than {self.limits.body_bytes_max} bytes; split it or make it smaller"
+        )
 
 
 class Response(msgspec.Struct, kw_only=True):
