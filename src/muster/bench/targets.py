@@ -91,7 +91,8 @@ def muster_server(work_dir: Path) -> Iterator[Target]:
         before = (data_dir / "kubeconfig").stat().st_mtime_ns if (data_dir / "kubeconfig").exists() else 0
         started = time.perf_counter()
         with log_path.open("ab") as log:
-            children.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment))
+            # In a session of its own, as the peer's processes are: where the kernel shares out time by sessions, alike.
+            children.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True))
         url, token = _await_muster(children[-1], data_dir, before, log_path)
         return url, token, time.perf_counter() - started
 
