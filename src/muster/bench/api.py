@@ -129,7 +129,7 @@ def run(*, scale: float, rounds: int, say: Say) -> list[Measured]:
         say(f"no peer in this run: {missing}")
     samples: Samples = {}
     for number in range(rounds):
-        for name, server in servers if number % 2 == 0 else reversed(servers):
+        for name, server in servers[:: 1 if number % 2 == 0 else -1]:
             with work_directory() as directory, server(directory) as target:
                 say(f"round {number + 1} of {rounds}: {target.name}, ready after {target.ready_s:.2f} s")
                 for line, sample in _measure(target, scale, say):
