@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from muster.engine.resources import AMOUNT_MAX, ResourceTable
+from muster.engine.resources import ResourceTable
+from muster.objects.amounts import AMOUNT_MAX
 
 Vector = np.ndarray[tuple[int], np.dtype[np.int64]]
 
