@@ -37,17 +37,29 @@ def _check(results: list[Measured], *, with_peer: bool) -> None:
     assert [result.line for result in results] == [
         "create, 1 client",
         "create, 64 clients",
+        "list of 100 pods",
+        "get, 1 client",
+        "get, 64 clients",
         "update, 1 client",
         "update, 64 clients",
-        "list of 100 pods",
         "watch fan-out, 100 watchers",
-        "time to ready",
+        "binding, 64 in flight",
+        "apply of new pods, 1 client",
+        "apply of new pods, 64 clients",
+        "apply again, changed, 1 client",
+        "apply again, changed, 64 clients",
+        "time to ready, first start",
+        "time to ready, with those pods",
         "memory, idle",
-        "memory, after load",
+        "memory, with those pods",
+        "memory, after all lines",
     ]
     for result in results:
         assert result.value > 0, result
         assert (result.ratio is not None) == with_peer, result
+        if result.unit in ("1/s", "events/s"):
+            assert result.bound_by, result
+            assert (result.load_cpu_ms or 0) > 0, result
 
 
 @pytest.mark.slow

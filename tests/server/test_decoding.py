@@ -110,8 +110,22 @@ def test_json_depth_is_exact() -> None:
 
 
 def test_duplicate_keys() -> None:
-    assert duplicate_keys(b'{"a":1,"b":{"c":1,"c":2},"a":2}') == ["c", "a"]
-    assert duplicate_keys(b'{"a":{"x":1},"b":{"x":1}}') == []
+    assert _duplicates(b'{"a":1,"b":{"c":1,"c":2},"a":2}') == ["c", "a"]
+    assert _duplicates(b'{"a":{"x":1},"b":{"x":1}}') == []
+    assert _duplicates(b'{"a":"say \\"hi\\"","b":"\\u0022"}') == []
+    assert _duplicates(b'{"a":1,"b":"\\u0022\\u0022","a":2}') == ["a"], "quotation marks by number make up for the lost ones"
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["a", "b", 'c"', "\\u0022"]), st.sampled_from(['"', "x", 1, None, ["a"]])), max_size=5)
+)
+def test_duplicate_keys_are_never_missed(pairs: list[tuple[str, Any]]) -> None:
+    body = "{" + ", ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in pairs) + "}"
+    assert bool(_duplicates(body.encode())) == (len({key for key, _ in pairs}) < len(pairs))
+
+
+def _duplicates(body: bytes) -> list[str]:
+    return duplicate_keys(body, decode_json(body, depth_max=_DEPTH))
 
 
 _JSON = st.recursive(

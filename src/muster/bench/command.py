@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from muster.bench.suite import Task
 
 API = "api"
-_API_ABOUT = "Durable creates and updates, list, watch fan-out, readiness and memory, beside kube-apiserver + etcd."
+_API_ABOUT = (
+    "Durable creates, updates, bindings and applies, get, list, watch fan-out, readiness, memory, beside kube-apiserver + etcd."
+)
 JOBS = "jobs"
 _JOBS_ABOUT = (
     "What the controllers spend on a task, with few and with many jobs and in a graph of 1,000 tasks; simulated nodes."
@@ -71,7 +73,7 @@ def list_scenarios() -> None:
     help="On kubernetes and of history: runs of each side, in turn. Default: 3, and 5 of history.",
 )
 @click.option(
-    "--rounds", type=click.IntRange(1, 20), default=2, show_default=True, help="Of api: rounds in turn; the best counts."
+    "--rounds", type=click.IntRange(1, 20), default=3, show_default=True, help="Of api: rounds in turn; the median counts."
 )
 @click.option(
     "--scale",
@@ -183,12 +185,18 @@ def _show_api(results: Iterable[Measured], *, as_json: bool) -> None:
         for result in results:
             sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
         return
-    click.echo(f"{'':30}{'muster':>14}{'kube-apiserver':>16}{'ratio':>8}  bound by")
+
+    def cell(value: float | None, digits: int) -> str:
+        return "-" if value is None else f"{value:,.{digits}f}"
+
+    click.echo(f"{'':44}{'muster':>10}{'peer':>10}{'ratio':>7}{'CPU ms':>8}{'peer':>8}{'ratio':>7}{'load':>7}  bound by")
     for result in results:
-        peer = f"{result.peer_value:,.2f}" if result.peer_value is not None else "-"
-        ratio = f"{result.ratio:.2f}" if result.ratio is not None else "-"
-        label = f"{result.line} ({result.unit})"
-        click.echo(f"{label:38}{result.value:>12,.2f}{peer:>14}{ratio:>8}  {result.bound_by}")
+        digits = 2 if result.value < 10 else 0
+        click.echo(
+            f"{f'{result.line} ({result.unit})':44}{cell(result.value, digits):>10}{cell(result.peer_value, digits):>10}"
+            f"{cell(result.ratio, 2):>7}{cell(result.cpu_ms, 3):>8}{cell(result.peer_cpu_ms, 3):>8}"
+            f"{cell(result.cpu_ratio, 2):>7}{cell(result.load_cpu_ms, 3):>7}  {result.bound_by}"
+        )
 
 
 def _show_fairness(*, scale: float, as_json: bool) -> None:

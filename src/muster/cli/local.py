@@ -13,7 +13,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import REGISTRY
 from prometheus_client.core import Metric
@@ -27,32 +27,27 @@ from muster.cli.access_options import AccessOptions
 from muster.cli.datadir import Claim, ServerRecord, prepare, unwritable
 from muster.cli.errors import CliError
 from muster.cli.history_options import HistoryOptions
-from muster.cli.local_agents import LocalAgents
 from muster.cli.pod_range import pod_range
-from muster.cli.simulated import Pretending, SimulatedNodes, remove_left_over
-from muster.cli.simulated_logs import SimulatedLogs
-from muster.controllers import embedded_controllers
 from muster.controllers.long_runs import tune_for_long_runs
-from muster.controllers.manager import Manager, ManagerHealth
-from muster.controllers.scheduler_running import SchedulerRunner
-from muster.engine.machine import Engine
-from muster.history.actions import action_of
 from muster.objects.status import ApiError, Raw, StorageFull
 from muster.objects.time import Clock, format_time, wall_clock
-from muster.server.accounting import AccountedPods
 from muster.server.authorization import Authorizer
 from muster.server.config import ServerConfig
-from muster.server.explaining import Explaining
-from muster.server.forecasting import Forecasting
 from muster.server.listener import ListenError
 from muster.server.pki import PkiError
-from muster.server.queueing import Queueing
 from muster.server.rbac import Attributes
 from muster.server.run import Server
 from muster.server.settings_files import SettingsError
-from muster.server.turns import Turns
 from muster.store.embedded.admission import Actor
 from muster.store.embedded.errors import StoreError
+
+if TYPE_CHECKING:
+    from muster.cli.local_agents import LocalAgents
+    from muster.cli.simulated import Pretending, SimulatedNodes
+    from muster.controllers.manager import Manager, ManagerHealth
+    from muster.engine.machine import Engine
+
+# What only some parts need is imported where they start: it is half of the time that the server alone takes to be ready.
 
 CONTROLLERS_WAIT_S = 10.0
 POLL_S = 0.01
@@ -126,13 +121,9 @@ class Local:
         try:
             self.server.pod_range = pod_range(data_dir)
             self.server.extra_routes.append(Route(STATUS_PATH, self._status))
+            tune_for_long_runs()
             if "controllers" in self.parts:
-                self.server.extra_hooks.append(AccountedPods(allows=self._allows))
-                self.server.checks["controllers"] = self._controllers_check
-                self.server.extra_routes += self._explaining().routes()
-                turns = Turns()
-                self.server.extra_routes += Queueing(self._engine, turns).routes()
-                self.server.extra_routes += Forecasting(self._engine, self._image, turns).routes()
+                self._add_controllers_routes()
             await self._start_server()
             if "controllers" in self.parts:
                 self._start_controllers()
@@ -157,6 +148,21 @@ class Local:
             await self.stop()
             raise
 
+    def _add_controllers_routes(self) -> None:
+        """What the server asks of the controllers and of the scheduler's engine."""
+        from muster.server.accounting import AccountedPods
+        from muster.server.explaining import Explaining
+        from muster.server.forecasting import Forecasting
+        from muster.server.queueing import Queueing
+        from muster.server.turns import Turns
+
+        self.server.extra_hooks.append(AccountedPods(allows=self._allows))
+        self.server.checks["controllers"] = self._controllers_check
+        self.server.extra_routes += Explaining(self._engine, lambda: self.server.store.catalog, self._image).routes()
+        turns = Turns()
+        self.server.extra_routes += Queueing(self._engine, turns).routes()
+        self.server.extra_routes += Forecasting(self._engine, self._image, turns).routes()
+
     async def _start_server(self) -> None:
         try:
             await self.server.start()
@@ -169,7 +175,9 @@ class Local:
             raise CliError(f"the server could not start: {e.message}") from e
 
     def _start_controllers(self) -> None:
-        tune_for_long_runs()
+        from muster.controllers import embedded_controllers
+        from muster.controllers.manager import Manager
+
         controllers = embedded_controllers(
             ca_pem=self.server.pki.ca_pem.decode(),
             scheduler_config=self._scheduler_config,
@@ -191,6 +199,9 @@ class Local:
 
     async def _start_simulated(self) -> None:
         """Simulated nodes of an earlier start that are not asked for now are gone for good: nobody pretends there any more."""
+        from muster.cli.simulated import Pretending, remove_left_over
+        from muster.cli.simulated_logs import SimulatedLogs
+
         store, log = self.server.store, ("", "pods", "log")
         if self.simulated is None:
             await remove_left_over(store, [])
@@ -204,6 +215,8 @@ class Local:
     def _start_agents(self) -> None:
         if AGENT not in self.parts:
             return
+        from muster.cli.local_agents import LocalAgents
+
         agents = self._agents = LocalAgents(
             self.server.config.data_dir,
             self.server.store,
@@ -251,20 +264,21 @@ class Local:
         return Authorizer(self.server.memory.rbac).decide(actor.user, actor.groups, asked).allowed
 
     def _note_action(self, entry: Raw) -> None:
+        from muster.history.actions import action_of
+
         action = action_of(entry)
         if action is not None and self._history is not None:
             self._history.action(action)
 
     # --- what others may ask
 
-    def _explaining(self) -> Explaining:
-        return Explaining(self._engine, lambda: self.server.store.catalog, self._image)
-
     def _image(self, name: str) -> Mapping[str, Any] | None:
         return self.server.memory.capacities.image(name)
 
     def _engine(self) -> Engine | None:
         """The scheduler's engine, once it decides."""
+        from muster.controllers.scheduler_running import SchedulerRunner
+
         runners = self._manager.runners if self._manager is not None else ()
         return next((runner.live_engine for runner in runners if isinstance(runner, SchedulerRunner)), None)
 

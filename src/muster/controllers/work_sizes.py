@@ -34,6 +34,7 @@ JOB_FINAL: Final = frozenset({"Succeeded", "Failed", "Cancelled"})
 _JOB_STOPPED: Final = frozenset({"Stopped", "Cancelled"})
 _JOB_RUNNING: Final = frozenset({"Starting", "Running"})
 _JOB_GROUPS: Final = frozenset({"muster.dev", "kuscia.secretflow"})
+_WHOSE: Final = (Muster.WORK, Muster.USER, Muster.GROUP, Muster.QUEUE)
 
 FindImage = Callable[[str], Mapping[str, Any] | None]
 IsPartner = Callable[[str], bool]
@@ -206,7 +207,7 @@ def is_kind_of_job(api_version: str) -> bool:
 
 
 def _pod(raw: Mapping[str, Any]) -> Work | None:
-    if is_part_of_job(raw):
+    if is_part_of_job(raw) or not _says_whose(raw):
         return None
     facts = view_of(PodFacts, dict(raw))
     known = work_of(facts)
@@ -224,6 +225,13 @@ def _pod(raw: Mapping[str, Any]) -> Work | None:
         is_over=facts.is_finished,
         is_running=bool(facts.spec.node_name) and not facts.is_finished,
     )
+
+
+def _says_whose(raw: Mapping[str, Any]) -> bool:
+    """Whether a pod names a user, group or queue anywhere: most do not, and need not be read for it."""
+    metadata = _object(raw, "metadata")
+    notes = (_object(metadata, "labels"), _object(metadata, "annotations"))
+    return any(key in said for said in notes for key in _WHOSE)
 
 
 def _noted(raw: Mapping[str, Any], key: str) -> str:

@@ -26,10 +26,10 @@ from muster.engine.holding import Held, HoldKind
 from muster.engine.machine import Engine
 from muster.engine.placing import Placed
 from muster.engine.pods import Phase, PodRecord
-from muster.engine.resources import Vector, vector_of
 from muster.engine.state import State
 from muster.engine.task_units import Round
 from muster.engine.units import is_shared, single_unit
+from muster.engine.vectors import Vector, vector_of
 from muster.objects.reasons import Reason, Verdict
 
 

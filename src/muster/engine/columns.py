@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from muster.engine.facts import NodeFacts
-from muster.engine.resources import EGRESS, INGRESS, ResourceTable, Vector, widened
+from muster.engine.resources import EGRESS, INGRESS, ResourceTable
+from muster.engine.vectors import Vector, widened
 from muster.objects.amounts import AMOUNT_MAX, amount_of
 from muster.objects.bandwidth import node_bandwidth
 from muster.objects.kinds.nodes import Taint

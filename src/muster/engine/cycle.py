@@ -20,9 +20,9 @@ from muster.engine.plugin import Nomination, Patch, Plugin, Wake
 from muster.engine.pods import Phase, PodRecord
 from muster.engine.profile import Profile
 from muster.engine.queue import Parked, Waiting
-from muster.engine.resources import vector_of
 from muster.engine.state import State
 from muster.engine.units import Unit, without
+from muster.engine.vectors import vector_of
 from muster.objects.labels import KoordinatorPod
 from muster.objects.reasons import Reason, Verdict
 

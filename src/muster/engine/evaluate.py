@@ -23,10 +23,10 @@ from muster.engine.columns import Array, Mask
 from muster.engine.plugin import Plugin, overrides
 from muster.engine.pods import PodRecord
 from muster.engine.profile import Profile
-from muster.engine.resources import Vector, widened
 from muster.engine.shapes import Shape, need_of
 from muster.engine.state import State
 from muster.engine.touches import Touches
+from muster.engine.vectors import Vector, widened
 
 _CACHE_BYTES_MAX = 64 * 1024 * 1024
 _ROWS_MAX = 1024

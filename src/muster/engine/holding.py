@@ -26,8 +26,8 @@ from muster.engine.decisions import AnyDecision, Release
 from muster.engine.placing import Placed, Shortage
 from muster.engine.pods import PodRecord
 from muster.engine.profile import Profile
-from muster.engine.resources import Vector
 from muster.engine.units import Unit
+from muster.engine.vectors import Vector
 from muster.objects.reasons import Reason, Verdict
 from muster.objects.words import short_list
 

@@ -21,9 +21,9 @@ from muster.engine.blocks import NodeBlock
 from muster.engine.columns import Array
 from muster.engine.evaluate import Evaluator
 from muster.engine.pods import Phase, PodRecord
-from muster.engine.resources import widened
 from muster.engine.state import State
 from muster.engine.units import Group, Unit
+from muster.engine.vectors import widened
 from muster.objects.reasons import Reason, Verdict
 
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from muster.engine.columns import Array
 from muster.engine.facts import PodFacts
-from muster.engine.resources import Vector
 from muster.engine.shapes import Shape
+from muster.engine.vectors import Vector
 from muster.engine.work import decode_work
 from muster.objects.labels import Muster
 

@@ -19,9 +19,9 @@ import numpy as np
 from muster.engine.columns import Array, nonzero
 from muster.engine.order import Order, Ranking
 from muster.engine.plugin import Wake
-from muster.engine.resources import widened
 from muster.engine.shapes import NOTHING_ASKED, Shape
 from muster.engine.units import OrderKey, Unit
+from muster.engine.vectors import widened
 from muster.objects.reasons import Reason, Verdict
 
 _LAST = 2**62

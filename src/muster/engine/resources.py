@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Final
 
 import msgspec
-import numpy as np
 
 from muster.engine.facts import PodFacts
 from muster.objects.amounts import AMOUNT_MAX, amount_of, unit_of
@@ -195,21 +194,3 @@ def _take_bandwidth(pod: PodFacts, amounts: dict[str, int], limits: dict[str, in
         amounts["bandwidth-egress"] = min(found.request.egress_bps, AMOUNT_MAX)
     if found.request.ingress_bps:
         amounts["bandwidth-ingress"] = min(found.request.ingress_bps, AMOUNT_MAX)
-
-
-Vector = np.ndarray[tuple[int], np.dtype[np.int64]]
-
-
-def vector_of(amounts: Mapping[str, int], table: ResourceTable) -> Vector:
-    """`amounts`, of a pod, in rows; new resources get theirs."""
-    rows = [(table.row_asked(name), amount) for name, amount in amounts.items() if amount or name in table.rows]
-    vector: Vector = np.zeros(len(table), np.int64)
-    for row, amount in rows:
-        vector[row] = min(vector[row] + amount, AMOUNT_MAX)
-    return vector
-
-
-def widened(vector: Vector, rows: int) -> Vector:
-    """`vector` as long as the columns are high: resources that appeared after it was made are 0 in it."""
-    missing = rows - len(vector)
-    return np.concatenate([vector, np.zeros(missing, np.int64)]) if missing > 0 else vector

@@ -13,7 +13,8 @@ import numpy as np
 
 from muster.engine.columns import Array
 from muster.engine.facts import PodFacts, PodSpecFacts
-from muster.engine.resources import Requests, ResourceTable, Vector, requests_of, vector_of, widened
+from muster.engine.resources import Requests, ResourceTable, requests_of
+from muster.engine.vectors import Vector, vector_of, widened
 from muster.objects.labels import Kubernetes, Muster
 
 _encoder = msgspec.json.Encoder()

@@ -36,9 +36,10 @@ from muster.engine.facts import (
 )
 from muster.engine.plugin import Plugin, Wake, overrides
 from muster.engine.pods import Phase, PodColumns, PodRecord
-from muster.engine.resources import ResourceTable, Vector, widened
+from muster.engine.resources import ResourceTable
 from muster.engine.shapes import Shape, ShapeTable
 from muster.engine.trial import Trial
+from muster.engine.vectors import Vector, widened
 
 _FOLLOWERS_MAX = 10_000
 _FAULTS_MAX = 100

@@ -14,9 +14,9 @@ from muster.engine.cycle import Cycle
 from muster.engine.holding import Held
 from muster.engine.pods import PodRecord
 from muster.engine.queue import Kind, Waiting
-from muster.engine.resources import widened
 from muster.engine.shapes import Shape
 from muster.engine.state import State
+from muster.engine.vectors import widened
 
 Promised = Mapping[str, Sequence[PodRecord]]
 """By node: waiting pods that room was made for there."""

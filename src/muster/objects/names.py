@@ -6,6 +6,7 @@ and the value. Pure: randomness is handed in as a source of bytes (`os.urandom` 
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -17,6 +18,8 @@ LABEL_LEN_MAX: Final = 63
 SUBDOMAIN_LEN_MAX: Final = 253
 ANNOTATIONS_BYTES_MAX: Final = 256 * 1024
 FIELD_MANAGER_LEN_MAX: Final = 128
+_REMEMBERED_MAX: Final = 4096
+"""Texts whose judgement is remembered, of each kind; none is longer than `SUBDOMAIN_LEN_MAX`."""
 
 NAMESPACE_DEFAULT: Final = "default"
 NAMESPACE_SYSTEM: Final = "kube-system"
@@ -40,6 +43,21 @@ _ENV_NAME: Final = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 _PORT_NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
+Validate = Callable[[str], list[str]]
+
+
+def _remembered(validate: Validate) -> Validate:
+    """`validate` with a memory: the same keys, variables and containers come with every pod."""
+    known = functools.lru_cache(maxsize=_REMEMBERED_MAX)(lambda text: tuple(validate(text)))
+
+    @functools.wraps(validate)
+    def remembered(text: str) -> list[str]:
+        return [*known(text)] if len(text) <= SUBDOMAIN_LEN_MAX else validate(text)
+
+    return remembered
+
+
+@_remembered
 def validate_label_name(text: str) -> list[str]:
     """A DNS label as in RFC 1123: what namespaces, parties and containers are called."""
     return _check(
@@ -50,6 +68,7 @@ def validate_label_name(text: str) -> list[str]:
     )
 
 
+@_remembered
 def validate_subdomain(text: str) -> list[str]:
     """DNS labels joined by dots: what most objects are called."""
     return _check(
@@ -83,6 +102,7 @@ def validate_path_segment(text: str) -> list[str]:
     return problems
 
 
+@_remembered
 def validate_qualified_name(text: str) -> list[str]:
     """`name` or `prefix/name`: label keys, annotation keys, finalizers, resource names."""
     prefix, slash, name = text.rpartition("/")
@@ -99,6 +119,7 @@ def validate_label_key(text: str) -> list[str]:
     return validate_qualified_name(text)
 
 
+@_remembered
 def validate_label_value(text: str) -> list[str]:
     """Empty is a value."""
     if not text:
@@ -139,6 +160,7 @@ def validate_config_key(text: str) -> list[str]:
     return problems or (["may not begin with '..'"] if text.startswith("..") else [])
 
 
+@_remembered
 def validate_env_name(text: str) -> list[str]:
     """The name of an environment variable."""
     if text == "." or text.startswith(".."):
@@ -146,6 +168,7 @@ def validate_env_name(text: str) -> list[str]:
     return _check(text, _ENV_NAME, None, "letters, digits, '-', '_' and '.', and may not begin with a digit")
 
 
+@_remembered
 def validate_port_name(text: str) -> list[str]:
     """The name of a port, as IANA has them."""
     problems = _check(text, _PORT_NAME, 15, "lower case letters, digits and single '-' between them")

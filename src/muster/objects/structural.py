@@ -26,6 +26,8 @@ from muster.objects.structural_shape import Budget, Fill, Trim, fill_of, trim_of
 CAUSES_MAX = 64
 """More causes than this are not reported: nobody reads them, and an answer must stay small."""
 
+_OF_THE_WHOLE = frozenset({"required", "minProperties", "maxProperties", "enum", "allOf", "anyOf", "oneOf", "not"})
+
 DUPLICATES_ALLOWED = "x-muster-duplicates-allowed"
 """On a root schema: Kubernetes' own kinds tolerate equal keys in most of their keyed lists; `validation` knows where not."""
 
@@ -44,6 +46,11 @@ class Structural:
         return check_of(self.schema, self._rules)
 
     @functools.cached_property
+    def _is_by_member(self) -> bool:
+        """Whether an object fits as soon as each of its members does."""
+        return self.schema.keys().isdisjoint(_OF_THE_WHOLE)
+
+    @functools.cached_property
     def _fill(self) -> Fill | None:
         return fill_of(self.schema, self._rules)
 
@@ -51,12 +58,13 @@ class Structural:
     def _trim(self) -> Trim | None:
         return trim_of(self.schema)
 
-    def default(self, raw: Raw) -> Raw:
+    def default(self, raw: Raw, settled: Raw | None = None) -> Raw:
         """`raw` with the schema's defaults where it is silent; nulls that stand for "absent" are gone.
 
+        `settled` has its defaults already: what `raw` took over from it, the very same parts, is not looked at again.
         RequestEntityTooLarge when the defaults are many times what an object may be.
         """
-        filled = self._fill(raw, Budget()) if self._fill else raw
+        filled = self._fill(raw, Budget(), settled) if self._fill else raw
         return filled if isinstance(filled, dict) else raw
 
     def prune(self, raw: Raw) -> tuple[Raw, list[str]]:
@@ -65,8 +73,13 @@ class Structural:
         trimmed = self._trim(raw, unknown) if self._trim else raw
         return trimmed, [path.removeprefix(".") for path in unknown]
 
-    def validate(self, raw: Raw) -> list[Cause]:
-        """Everything that is wrong with `raw`, up to `CAUSES_MAX` causes; empty when it fits."""
+    def validate(self, raw: Raw, known: Raw | None = None) -> list[Cause]:
+        """Everything that is wrong with `raw`, up to `CAUSES_MAX` causes; empty when it fits.
+
+        `known` is an object that fits: members of `raw` that are the very members of it are not looked at again.
+        """
+        if known is not None and self._is_by_member:
+            raw = {name: member for name, member in raw.items() if member is not known.get(name)}
         problems = self._check(raw)
         if not problems:
             return []

@@ -38,10 +38,12 @@ class Budget:
             )
 
 
-Fill = Callable[[Any, Budget], Any]
+Fill = Callable[[Any, Budget, Any], Any]
+"""(value, what may be added, settled): a part of the value that is the very part of `settled` in its place is passed over."""
 Trim = Callable[[Any, list[str]], Any]
 
 _MISSING = object()
+_NOTHING: Final[Raw] = {}
 
 
 def fill_of(schema: Raw, rules: Rules, path: str = "") -> Fill | None:
@@ -76,9 +78,10 @@ def fill_of(schema: Raw, rules: Rules, path: str = "") -> Fill | None:
 def _fill_object(defaults: Mapping[str, Any], children: Mapping[str, Fill], nulls_dropped: frozenset[str], path: str) -> Fill:
     sized = [(name, default, _size(name) + _size(default)) for name, default in defaults.items()]
 
-    def fill(value: Any, budget: Budget) -> Any:
-        if type(value) is not dict:
+    def fill(value: Any, budget: Budget, settled: Any) -> Any:
+        if type(value) is not dict or value is settled:
             return value
+        before = settled if type(settled) is dict else _NOTHING
         result: Raw = value
         for key, item in value.items():
             if item is None:
@@ -88,7 +91,7 @@ def _fill_object(defaults: Mapping[str, Any], children: Mapping[str, Fill], null
                 continue
             child = children.get(key)
             if child is not None:
-                filled = child(item, budget)
+                filled = child(item, budget, before.get(key))
                 if filled is not item:
                     result = dict(value) if result is value else result
                     result[key] = filled
@@ -97,28 +100,33 @@ def _fill_object(defaults: Mapping[str, Any], children: Mapping[str, Fill], null
                 budget.spend(size, path, name)
                 result = dict(value) if result is value else result
                 fresh = copy_json(default)
-                result[name] = children[name](fresh, budget) if name in children else fresh
+                result[name] = children[name](fresh, budget, None) if name in children else fresh
         return result
 
     return fill
 
 
 def _fill_map(child: Fill) -> Fill:
-    def fill(value: Any, budget: Budget) -> Any:
-        if type(value) is not dict:
+    def fill(value: Any, budget: Budget, settled: Any) -> Any:
+        if type(value) is not dict or value is settled:
             return value
-        changed = {key: filled for key, item in value.items() if (filled := child(item, budget)) is not item}
+        changed = {key: filled for key, item in value.items() if (filled := child(item, budget, None)) is not item}
         return {**value, **changed} if changed else value
 
     return fill
 
 
 def _fill_list(child: Fill) -> Fill:
-    def fill(value: Any, budget: Budget) -> Any:
-        if type(value) is not list:
+    def fill(value: Any, budget: Budget, settled: Any) -> Any:
+        if type(value) is not list or value is settled:
             return value
-        filled = [child(item, budget) for item in value]
-        return filled if any(new is not old for new, old in zip(filled, value, strict=True)) else value
+        result = value
+        for index, item in enumerate(value):
+            filled = child(item, budget, None)
+            if filled is not item:
+                result = list(value) if result is value else result
+                result[index] = filled
+        return result
 
     return fill
 

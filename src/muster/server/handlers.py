@@ -302,11 +302,11 @@ class ResourceHandlers:
         if not isinstance(value, dict):
             raise BadRequest(f"the body must be an object, not {_json_type(value)}")
         if options is not None and options.field_validation != "Ignore" and media == "json":
-            self._check_duplicates(request, body, options)
+            self._check_duplicates(request, body, value, options)
         return value
 
-    def _check_duplicates(self, request: Request, body: bytes, options: WriteOptions) -> None:
-        found = [f'duplicate field "{name}"' for name in duplicate_keys(body)]
+    def _check_duplicates(self, request: Request, body: bytes, value: Raw, options: WriteOptions) -> None:
+        found = [f'duplicate field "{name}"' for name in duplicate_keys(body, value)]
         if found and options.field_validation == "Strict":
             raise BadRequest("strict decoding error: " + ", ".join(found))
         request.warnings.extend(found)

@@ -40,7 +40,7 @@ from muster.server.config import ServerConfig, check
 from muster.server.flow import Flow
 from muster.server.handlers import ResourceHandlers
 from muster.server.joining import Joining
-from muster.server.kubelet_proxy import NodeLogs
+from muster.server.late_logs import LateLogs
 from muster.server.limits_admission import SubmissionLimits
 from muster.server.listener import Listener
 from muster.server.logs import logger
@@ -242,7 +242,7 @@ class Server:
             limits=config.limits,
             entropy=self._entropy,
         ).register()
-        logs = NodeLogs(self.store, self.pki, self.memory.nodes, limits=config.limits, metrics=self.metrics)
+        logs = LateLogs(lambda made: made(self.store, self.pki, self.memory.nodes, limits=config.limits, metrics=self.metrics))
         self._undo.push_async_callback(logs.close)
         self.handlers.subresources[("", "pods", "log")] = logs
         routes = Routes(self.store, self.metrics, lambda: self.address)

@@ -23,6 +23,7 @@ from muster.objects.view import copy_json
 
 SESSION_AFFINITY_S: Final = 10_800
 _INT32_MAX: Final = 2**31 - 1
+_CONTAINERS: Final = ("initContainers", "containers", "ephemeralContainers")
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
 
@@ -37,7 +38,11 @@ def apply_defaults(resource: Resource, raw: Raw, old: Raw | None = None, *, is_s
     fill, empty = _BY_KIND.get(key), _STATUS.get(key)
     if fill is None and empty is None:
         return raw
-    result: Raw = {**raw, "status": copy_json(raw["status"])} if is_status and "status" in raw else _copied(raw)
+    result: Raw
+    if is_status and "status" in raw:
+        result = {**raw, "status": copy_json(raw["status"])}
+    else:
+        result = _loose_pod(raw) if key == ("", "Pod") else _copied(raw)
     if old is not None and key == ("", "Service"):
         _keep_allocated(result, old)
     if fill is not None:
@@ -50,7 +55,7 @@ def apply_defaults(resource: Resource, raw: Raw, old: Raw | None = None, *, is_s
 
 
 def _copied(raw: Raw) -> Raw:
-    """Runs on every write of a pod, and by way of JSON it takes a fraction of the time. What is no JSON is refused later."""
+    """By way of JSON it takes a fraction of the time. What is no JSON is refused later."""
     try:
         copied: Raw = _decode(_encode(raw))
     except (TypeError, ValueError, OverflowError, RecursionError):
@@ -119,6 +124,40 @@ def _pod(raw: Raw) -> None:
         status.setdefault("qosClass", qos_class(spec))
 
 
+def _loose_pod(raw: Raw) -> Raw:
+    """A pod that shares with `raw` all but what `_pod` writes to. Most of what is written are pods."""
+    result = dict(raw)
+    if isinstance(raw.get("status"), dict):
+        result["status"] = dict(raw["status"])
+    if isinstance(raw.get("spec"), dict):
+        spec = result["spec"] = _with_loose_resources(raw["spec"])
+        for word in _CONTAINERS:
+            if isinstance(spec.get(word), list):
+                spec[word] = [_with_loose_resources(item) if isinstance(item, dict) else item for item in spec[word]]
+                if spec.get("hostNetwork") is True:
+                    for container in _objects(spec, word):
+                        _loosen_items(container, "ports")
+        _loosen_items(spec, "volumes")
+        for volume in _objects(spec, "volumes"):
+            if isinstance(volume.get("image"), dict):
+                volume["image"] = dict(volume["image"])
+    return result
+
+
+def _with_loose_resources(owner: Raw) -> Raw:
+    loose = dict(owner)
+    if isinstance(owner.get("resources"), dict):
+        resources = loose["resources"] = dict(owner["resources"])
+        if isinstance(resources.get("requests"), dict):
+            resources["requests"] = dict(resources["requests"])
+    return loose
+
+
+def _loosen_items(owner: Raw, word: str) -> None:
+    if isinstance(owner.get(word), list):
+        owner[word] = [dict(item) if isinstance(item, dict) else item for item in owner[word]]
+
+
 def _pod_spec(spec: Raw) -> None:
     for container in _containers(spec):
         if not container.get("imagePullPolicy") and isinstance(container.get("image"), str) and container["image"]:
@@ -140,7 +179,7 @@ def _pod_spec(spec: Raw) -> None:
 
 
 def _containers(spec: Raw) -> Iterator[Raw]:
-    for word in ("initContainers", "containers", "ephemeralContainers"):
+    for word in _CONTAINERS:
         yield from _objects(spec, word)
 
 

@@ -25,6 +25,10 @@ _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 """JSON with the keys of objects in order: equal values give equal text, but for numbers written in several ways."""
 
 
+_encode_plain: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder().decode
+
+
 class Absent:
     """The type of `ABSENT`, which stands for a field that is not there, where None is a value."""
 
@@ -34,7 +38,20 @@ ABSENT: Final = Absent()
 
 def clone(value: Any, what: str = "the object") -> Any:
     """A copy that shares nothing that can change with `value`. BadRequest when it is nested too deeply."""
-    return _clone(value, STORED_DEPTH_MAX, what) if _is_container(value) else value
+    if not _is_container(value):
+        return value
+    # By way of JSON it takes a fraction of the time.
+    text = _flat_text(value, STORED_DEPTH_MAX)
+    # A null may stand for a number that JSON does not have.
+    return _clone(value, STORED_DEPTH_MAX, what) if text is None or b"null" in text else _decode(text)
+
+
+def clone_bounded(value: Any) -> Any:
+    """`clone` of something that can't be nested too deeply, and has no null in it."""
+    try:
+        return _decode(_encode_plain(value))
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return clone(value)
 
 
 def _clone(value: Any, depth_left: int, what: str) -> Any:
@@ -55,6 +72,8 @@ def _is_container(value: Any) -> bool:
 
 def check_depth(value: Any, what: str, depth_max: int = DEPTH_MAX) -> None:
     """BadRequest when `value` is nested more than `depth_max` levels deep. Walks level by level, so depth costs no stack."""
+    if _flat_text(value, depth_max) is not None:
+        return
     level: list[Any] = [value] if _is_container(value) else []
     for _ in range(depth_max + 1):
         if not level:
@@ -63,8 +82,22 @@ def check_depth(value: Any, what: str, depth_max: int = DEPTH_MAX) -> None:
     raise too_deep(what, depth_max)
 
 
+def _flat_text(value: Any, depth_max: int) -> bytes | None:
+    """`value` as JSON, if it has no more objects and lists in all than it may have levels. Most have far fewer."""
+    try:
+        text = _encode_plain(value)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return None
+    return text if text.count(b"{") + text.count(b"[") <= depth_max else None
+
+
 def holds_null(value: Any) -> bool:
     """Whether there is a null anywhere in `value`, of which the depth is bounded."""
+    try:
+        if b"null" not in _encode_plain(value):
+            return False
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        pass
     level: list[Any] = [value] if _is_container(value) else []
     while level:
         if any(None in (node.values() if type(node) is dict else node) for node in level):

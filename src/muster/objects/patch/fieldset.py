@@ -47,14 +47,14 @@ def parse_fields(raw: Any) -> Fields:
         raise ValueError(f"fieldsV1 must be an object, not {type(raw).__name__}")
     try:
         text = msgspec.json.encode(raw)
-        if len(text) <= _KNOWN_TEXT_MAX and _is_canonical(_alike(text)):
+        if len(text) <= _KNOWN_TEXT_MAX and _is_canonical(alike(text)):
             return raw
     except (TypeError, ValueError, OverflowError, RecursionError):
         pass
     return _parse(raw, DEPTH_MAX + 5)
 
 
-def _alike(text: bytes) -> bytes:
+def alike(text: bytes) -> bytes:
     """The same for sets that differ only in the uid of an owner, as those of all pods do. One uid alone has no neighbour that
     it could be out of order with, so it does not matter which it is."""
     plain, count = _UID.subn(_ANY_UID, text, count=2)

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from muster.objects.names import validate_field_manager
-from muster.objects.patch.common import STORED_DEPTH_MAX, check_depth, clone, holds_null, is_same_json
+from muster.objects.patch.common import STORED_DEPTH_MAX, check_depth, clone, clone_bounded, holds_null, is_same_json
 from muster.objects.patch.fieldset import Fields, Path, difference, intersection, path_text, paths, union
 from muster.objects.patch.managers import (
     Entry,
@@ -33,8 +33,8 @@ from muster.objects.patch.shape import Schema, Shape, root_shape
 from muster.objects.patch.typed import (
     collapse_atomic,
     compare,
-    expand_atomic,
     field_set,
+    in_terms_of,
     merge,
     prune,
     without_nulls,
@@ -101,7 +101,7 @@ def apply_server_side(  # noqa: PLR0917 - the order of a sentence: who applies w
     others = {k: e.owning(collapse_atomic(e.fields, shape)) for k, e in managers.items() if k != key}
     merged = merge(work.live, wanted, shape)
     if before is not None:
-        dropped = expand_atomic(collapse_atomic(before.fields, shape), shape, work.live)
+        dropped = in_terms_of(before.fields, shape, work.live)
         # In the common case all that was stated before is stated again, and nothing is to be removed.
         if dropped != owned:
             everyone = claimed
@@ -121,7 +121,7 @@ def apply_server_side(  # noqa: PLR0917 - the order of a sentence: who applies w
     is_same = before is not None and before.fields == owned and before.api_version == entry.api_version
     # An apply that changes nothing leaves even its time alone, so that it needs no write.
     after[key] = before if before is not None and is_same and is_same_json(result, work.live) else entry
-    _put_entries(result, clone(write_managers(after)))
+    _put_entries(result, clone_bounded(write_managers(after)))
     return result
 
 

@@ -21,6 +21,10 @@ from muster.objects.status import Cause, Invalid, shown
 
 Schema = Mapping[str, Any] | None
 
+FLAT_LEN_MAX: Final = 8
+"""Members of an object for which a ready node is kept, as long as they are all text."""
+_FLAT_NODES_MAX: Final = 64
+_KEY_LEN_MAX: Final = 256
 _INSIDE: Final = ("properties", "additionalProperties")
 _OWNER_REFERENCE: Final = {"type": "object", "x-kubernetes-map-type": "atomic"}
 METADATA: Final[dict[str, Any]] = {
@@ -126,6 +130,8 @@ class Shape:
         self.is_whole = self.is_atomic_list and (self.is_atomic_map or schema.keys().isdisjoint(_INSIDE))
         """Whether a path that ends here is all there is to say: nothing is known of what is inside, or it is one piece."""
         self._key_prefix = f"k:{{{identity(self.list_keys[0])}:" if len(self.list_keys) == 1 else ""
+        self._flat_nodes: dict[tuple[str, ...], dict[str, Any]] = {}
+        self._flat_fields: dict[tuple[str, ...], dict[str, Any]] = {}
 
     def _list_type(self) -> tuple[tuple[str, ...], bool]:
         """`x-kubernetes-list-type` decides; where it is missing, the patch strategy does."""
@@ -144,6 +150,26 @@ class Shape:
 
     def member(self, name: str) -> Shape:
         return self.members[name][1]
+
+    def flat_node(self, names: tuple[str, ...]) -> dict[str, Any]:
+        """The node of a set of paths for an object with these members, which are all text. Shared: sets are never changed."""
+        node = self._flat_nodes.get(names)
+        if node is None:
+            node = {".": {}, **{f"f:{name}": {} for name in sorted(names)}} if names else {}
+            if len(self._flat_nodes) >= _FLAT_NODES_MAX:
+                self._flat_nodes.clear()
+            self._flat_nodes[names] = node
+        return node
+
+    def flat_fields(self, names: tuple[str, ...]) -> dict[str, Any]:
+        """The same without the object itself."""
+        fields = self._flat_fields.get(names)
+        if fields is None:
+            fields = {f"f:{name}": {} for name in sorted(names)}
+            if len(self._flat_fields) >= _FLAT_NODES_MAX:
+                self._flat_fields.clear()
+            self._flat_fields[names] = fields
+        return fields
 
     def parts(self, value: Any) -> dict[str, Any] | None:
         """The parts of a value that stand for themselves, by path element; None for what is one piece."""
@@ -194,7 +220,7 @@ class Shape:
             # The common case, without building a dict: one key, and it is text.
             text = item.get(self.list_keys[0])
             if type(text) is str:
-                return f"{self._key_prefix}{identity(text)}}}"
+                return _keyed_by(self._key_prefix, text) if len(text) <= _KEY_LEN_MAX else self._keyed_anew(text)
         key_values: dict[str, Any] = {}
         for key in self.list_keys:
             key_value = item.get(key)
@@ -204,6 +230,15 @@ class Shape:
                 return None
             key_values[key] = key_value
         return "k:" + identity(key_values)
+
+    def _keyed_anew(self, text: str) -> str:
+        return f"{self._key_prefix}{identity(text)}}}"
+
+
+@functools.lru_cache(maxsize=4096)
+def _keyed_by(prefix: str, text: str) -> str:
+    """The path element of an item: names of containers, variables and volumes come again with every pod."""
+    return f"{prefix}{identity(text)}}}"
 
 
 ANY: Final = Shape({})

@@ -9,12 +9,20 @@ Pure; arguments are not changed, and results may share parts with them. Callers 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from muster.objects.patch.common import ABSENT, is_same_json, json_equal, too_deep
-from muster.objects.patch.fieldset import SELF, Fields, in_order, is_member, node_of
-from muster.objects.patch.shape import Shape
+from muster.objects.patch.fieldset import SELF, Fields, Path, alike, in_order, is_member, node_of
+from muster.objects.patch.shape import FLAT_LEN_MAX, Shape
+
+_KNOWN_MAX: Final = 512
+_KNOWN_TEXT_MAX: Final = 8192
+"""Of how many sets it is remembered how they fit their schema, and up to which length of their text."""
+_encode: Final = msgspec.json.Encoder().encode
 
 _ROOT_KEPT = ("f:metadata", "f:apiVersion", "f:kind")
 """What makes an object one is never pruned, even when nobody owns a field inside."""
@@ -36,6 +44,8 @@ def _specified(value: Any, shape: Shape, where: str | None) -> Fields:
     """`where` is the path of `value`, for messages; None when bad items are to be passed over."""
     out: Fields = {}
     if isinstance(value, dict):
+        if _is_flat(value):
+            return shape.flat_fields(tuple(value))
         members = shape.members
         for key, member in value.items():
             element, inner = members[key]
@@ -120,12 +130,14 @@ def _all_below(value: Any, shape: Shape) -> Fields:
     if isinstance(value, dict):
         if shape.is_atomic_map:
             return {}
+        if _is_flat(value):
+            return shape.flat_node(tuple(value))
         members = shape.members
         for key in sorted(value):
             part = value[key]
             if part is not None:
                 element, inner = members[key]
-                node[element] = {} if type(part) is str else _all_below(part, inner)
+                node[element] = _all_below(part, inner) if type(part) is dict or type(part) is list else {}
     elif isinstance(value, list):
         elements, inner = shape.keyed(value) or {}, shape.items
         for element in sorted(elements):
@@ -133,9 +145,21 @@ def _all_below(value: Any, shape: Shape) -> Fields:
     return node if len(node) > 1 else {}
 
 
+def _is_flat(value: dict[str, Any]) -> bool:
+    """Whether its members are texts, few of them: as variables, mounts and tolerations are."""
+    if len(value) > FLAT_LEN_MAX:
+        return False
+    for part in value.values():  # noqa: SIM110 - all() would cost a generator for each object of each write
+        if type(part) is not str:
+            return False
+    return True
+
+
 def merge(live: Any, config: Any, shape: Shape) -> Any:
     """`live` with what `config` specifies. Nothing is removed. Lists keep `config`'s order, and live items their places."""
     if isinstance(live, dict) and isinstance(config, dict) and not shape.is_atomic_map:
+        if _is_flat(config):
+            return {**live, **config}
         merged = dict(live)
         for key, value in config.items():
             if key in live and type(value) is not str:
@@ -251,6 +275,57 @@ def collapse_atomic(fields: Fields, shape: Shape) -> Fields:
         if narrowed is not inner:
             out = {**out, element: narrowed}
     return out
+
+
+def in_terms_of(fields: Fields, shape: Shape, value: Any) -> Fields:
+    """A set that may have been written under another schema, as `shape` would write it for `value`."""
+    try:
+        text = _encode(fields)
+        if len(text) <= _KNOWN_TEXT_MAX:
+            coarse = _coarse_paths(alike(text), shape)
+            if coarse is not None and not any(_goes_on(value, path, shape) for path in coarse):
+                return fields
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        pass
+    return expand_atomic(collapse_atomic(fields, shape), shape, value)
+
+
+@functools.lru_cache(maxsize=_KNOWN_MAX)
+def _coarse_paths(text: bytes, shape: Shape) -> tuple[Path, ...] | None:
+    """Of the set with this text: its paths that end where the schema goes on; None when others end inside what is atomic, and
+    when one leads through an item by its uid, which `alike` has made another one.
+
+    The same sets come again and again, since objects that were made alike have equal ones.
+    """
+    fields = msgspec.json.decode(text)
+    if collapse_atomic(fields, shape) is not fields:
+        return None
+    found = tuple(_ends_early(fields, shape))
+    return None if any(element.startswith('k:{"uid":') for path in found for element in path) else found
+
+
+def _ends_early(fields: Fields, shape: Shape) -> Iterator[Path]:
+    for element, inner in fields.items():
+        if element == SELF:
+            continue
+        below = shape.below[element]
+        if inner:
+            yield from ((element, *path) for path in _ends_early(inner, below))
+        elif not below.is_whole:
+            yield (element,)
+
+
+def _goes_on(value: Any, path: Path, shape: Shape) -> bool:
+    """Whether `value` has parts at `path`."""
+    for element in path:
+        if element.startswith("f:"):
+            value = value.get(element[2:]) if isinstance(value, dict) else None
+        else:
+            value = (shape.keyed(value) or {}).get(element) if isinstance(value, list) else None
+        if value is None:
+            return False
+        shape = shape.below[element]
+    return bool(shape.parts(value))
 
 
 def expand_atomic(fields: Fields, shape: Shape, value: Any) -> Fields:

@@ -33,6 +33,7 @@ _FIELD_PATHS: Final = (
     "status.podIP",
     "status.podIPs",
 )
+CONTAINERS_CHECKED: Final = ("containers", "initContainers")
 _ENV_SOURCES: Final = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef")
 _HANDLERS: Final = ("exec", "httpGet", "tcpSocket", "grpc")
 _HOOKS: Final = ("exec", "httpGet", "tcpSocket", "sleep")
@@ -55,6 +56,13 @@ def check_containers(report: Report, spec: Raw, path: str) -> None:
             for word in (*_PROBES, "lifecycle"):
                 if container.get(word) is not None:
                     report.forbidden(f"{where}.{word}", "may not be set for init containers without restartPolicy=Always")
+
+
+def check_variables(report: Report, spec: Raw, path: str) -> None:
+    """The variables of all containers, which depend on nothing else."""
+    for word in CONTAINERS_CHECKED:
+        for where, container in objs(spec, word, path):
+            _check_env(report, container, where)
 
 
 def _check_container(report: Report, container: Raw, path: str, spec: Raw, volumes: Mapping[str, Raw]) -> None:
@@ -93,7 +101,7 @@ def _check_ports(report: Report, container: Raw, path: str, *, is_host_network: 
 
 
 def _check_env(report: Report, container: Raw, path: str) -> None:
-    for where, variable in objs(container, "env", path):
+    for where, variable in objs(container, "env", path, but=_is_plain_variable):
         name, source = text(variable, "name"), variable.get("valueFrom")
         if not name:
             report.required(f"{where}.name")
@@ -112,6 +120,12 @@ def _check_env(report: Report, container: Raw, path: str) -> None:
         for word in ("configMapRef", "secretRef"):
             if isinstance(source.get(word), dict) and not text(source[word], "name"):
                 report.required(f"{where}.{word}.name")
+
+
+def _is_plain_variable(variable: Raw) -> bool:
+    """A good name and no source: most are so, and containers have many."""
+    name = variable.get("name")
+    return type(name) is str and not validate_env_name(name) and variable.get("valueFrom") is None
 
 
 def _check_mounts(report: Report, container: Raw, path: str, volumes: Mapping[str, Raw]) -> None:

@@ -1,12 +1,15 @@
-"""Rules for pods and pod templates: what may be created, and what may be changed afterwards. Pure."""
+"""Rules for pods and pod templates: what may be created, and what may be changed afterwards. Pure as seen from outside."""
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 from typing import Any, Final
 
+import msgspec
+
 from muster.objects.names import validate_label_name, validate_qualified_name, validate_subdomain
-from muster.objects.rules.containers import check_containers, check_resources
+from muster.objects.rules.containers import CONTAINERS_CHECKED, check_containers, check_resources, check_variables
 from muster.objects.rules.placement import check_placement
 from muster.objects.rules.report import Report, check_quantities, number, obj, objs, text, texts, unique
 from muster.objects.status import Raw
@@ -47,6 +50,43 @@ def check_template(report: Report, template: Raw, path: str) -> None:
 
 
 def check_pod_spec(report: Report, spec: Raw, path: str) -> None:
+    """The pods of a job differ in few things, so the rest of a spec that was found good is not gone through again."""
+    likeness = _likeness(spec) if not report.causes else None
+    if likeness is not None and likeness in _good:
+        check_variables(report, spec, path)
+        _check_hostname(report, spec, path)
+        return
+    _check_all(report, spec, path)
+    if likeness is not None and not report.causes:
+        if len(_good) >= _GOOD_MAX:
+            _good.clear()
+        _good[likeness] = None
+
+
+_GOOD_MAX: Final = 4096
+_good: Final[dict[bytes, None]] = {}
+"""Specs that keep to all rules, but for what `_likeness` leaves out, by a digest. Only ever a shortcut: what is not here is
+checked. Any thread may use it."""
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def _likeness(spec: Raw) -> bytes | None:
+    """A digest of all but the hostname and the containers' variables; None when it has none."""
+    rest = {key: value for key, value in spec.items() if key != "hostname"}
+    for word in CONTAINERS_CHECKED:
+        containers = rest.get(word)
+        if isinstance(containers, list):
+            rest[word] = [
+                {key: value for key, value in container.items() if key != "env"} if isinstance(container, dict) else container
+                for container in containers
+            ]
+    try:
+        return hashlib.blake2b(_encode(rest), digest_size=20).digest()
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return None
+
+
+def _check_all(report: Report, spec: Raw, path: str) -> None:
     check_containers(report, spec, path)
     check_placement(report, spec, path)
     _check_volumes(report, spec, path)
@@ -100,11 +140,17 @@ def _check_volumes(report: Report, spec: Raw, path: str) -> None:
             report.invalid(f"{where}.hostPath.path", host, "must be a path without '..'")
 
 
+def _check_hostname(report: Report, spec: Raw, path: str) -> None:
+    value = text(spec, "hostname")
+    if value:
+        report.names(f"{path}.hostname", value, validate_label_name(value))
+
+
 def _check_network(report: Report, spec: Raw, path: str) -> None:
-    for word in ("hostname", "subdomain"):
-        value = text(spec, word)
-        if value:
-            report.names(f"{path}.{word}", value, validate_label_name(value))
+    _check_hostname(report, spec, path)
+    subdomain = text(spec, "subdomain")
+    if subdomain:
+        report.names(f"{path}.subdomain", subdomain, validate_label_name(subdomain))
     nameservers = texts(obj(spec, "dnsConfig"), "nameservers")
     if spec.get("dnsPolicy") == "None" and not nameservers:
         report.required(f"{path}.dnsConfig.nameservers", "must provide at least one name server when dnsPolicy is None")

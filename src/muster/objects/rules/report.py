@@ -6,7 +6,7 @@ the same, because a rule must never crash. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from muster.objects.names import validate_label_key, validate_label_value, validate_qualified_name
@@ -84,12 +84,17 @@ def obj(parent: Any, key: str) -> Raw:
     return value if isinstance(value, dict) else {}
 
 
-def objs(parent: Any, key: str, path: str) -> Iterator[tuple[str, Raw]]:
-    """The objects in the list under `key`, each with its path."""
+def objs(parent: Any, key: str, path: str, but: Callable[[Raw], bool] | None = None) -> Sequence[tuple[str, Raw]]:
+    """The objects in the list under `key`, each with its path; not those of which `but` says that there is nothing to see."""
     value = parent.get(key) if isinstance(parent, dict) else None
-    for index, item in enumerate(value if isinstance(value, list) else ()):
-        if isinstance(item, dict):
-            yield f"{path}.{key}[{index}]" if path else f"{key}[{index}]", item
+    if not value or not isinstance(value, list):
+        return ()
+    stem = f"{path}.{key}" if path else key
+    return [
+        (f"{stem}[{index}]", item)
+        for index, item in enumerate(value)
+        if isinstance(item, dict) and not (but is not None and but(item))
+    ]
 
 
 def texts(parent: Any, key: str) -> list[str]:

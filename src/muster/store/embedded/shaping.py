@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from muster.objects.kinds.defaults import apply_defaults
+from muster.objects.patch.common import is_same_json
 from muster.objects.patch.managed import track_update
 from muster.objects.resources import Resource
 from muster.objects.status import BadRequest, Cause, Raw, RequestEntityTooLarge
@@ -83,15 +84,19 @@ class Shaper:
                 if served.is_from_crd and structural is not None:
                     kept, _ = structural.prune(kept)
                 self._check_size(resource, kept)
-                return self._with_defaults(structural, resource, kept, old, is_status=False)
+                return self._with_defaults(structural, resource, kept, old, is_status=False, settled=before)
 
             request = admission_request(operation, resource, context, raw=raw, old=old, subresource=subresource)
             request.refill = refill
             changed = await self.admission.mutate(request)
             if changed is not None:
                 raw = refill(changed)
+        # What stays as it is, is the very same from here on: it need not be checked, compared or encoded again.
+        raw = _sharing(raw, old) if old is not None else raw
         of_rules = validate_object(resource, raw, old, subresource)
-        causes = _together(structural.validate(raw) if structural is not None else [], of_rules)
+        # What a CRD's schema says may have changed since the object was stored; ours is the same for ever.
+        known = None if served.is_from_crd else old
+        causes = _together(structural.validate(raw, known) if structural is not None else [], of_rules)
         if causes:
             raise invalid(resource, str(raw["metadata"].get("name") or ""), causes)
         if request is not None and self.admission is not None:
@@ -100,10 +105,18 @@ class Shaper:
         return raw
 
     def _with_defaults(
-        self, structural: Structural | None, resource: Resource, raw: Raw, old: Raw | None, *, is_status: bool
+        self,
+        structural: Structural | None,
+        resource: Resource,
+        raw: Raw,
+        old: Raw | None,
+        *,
+        is_status: bool,
+        settled: Raw | None = None,
     ) -> Raw:
+        """`settled` has its defaults; what `raw` has of it is left alone."""
         if structural is not None:
-            filled = structural.default(raw)
+            filled = structural.default(raw, settled)
             if filled is not raw:
                 self._check_size(resource, filled)
             raw = filled
@@ -219,6 +232,16 @@ def _kept(resource: Resource, before: Raw, after: Raw, subresource: str) -> Raw:
     if subresource == "status":
         return replace_status(before, after)
     return replace_part(before, after, subresource) if subresource else replace(resource, before, after)
+
+
+def _sharing(raw: Raw, old: Raw) -> Raw:
+    """`raw` with the members of `old` where they are equal. Not the metadata: the rest of the write has things to set there."""
+    shared = {
+        name: old[name]
+        for name, member in raw.items()
+        if name != "metadata" and name in old and member is not old[name] and is_same_json(member, old[name])
+    }
+    return {**raw, **shared} if shared else raw
 
 
 def _same_object(resource: Resource, before: Raw, after: Raw) -> Raw:
