@@ -4,6 +4,7 @@ A scenario (`kubectl_scenarios/*.console`) is a transcript:
 
     # row: `diff`                                 the row of docs/api-coverage.md that it shows; there may be several
     # since: 1.27: older servers have no ...      left out on Kubernetes before that version
+    # only here: it is Muster's own                no Kubernetes can be asked, so there the scenario is left out
     # here: the wording is our own                of the next command: its output is Muster's, Kubernetes' is not compared
     $ kubectl apply -f pod.yaml
     > more of the same command
@@ -14,8 +15,8 @@ A scenario (`kubectl_scenarios/*.console`) is a transcript:
 What differs from run to run is masked (`mask`). Commands run with bash, in a directory of their own that holds
 `kubectl_scenarios/files`, in a namespace of their own, as the administrator of the cluster.
 
-`MUSTER_RECORD=1` rewrites the expected output instead of comparing: from Kubernetes where it is compared with it, otherwise from
-Muster. What was recorded is for a person to read before it is committed.
+`MUSTER_RECORD=1` rewrites the expected output instead of comparing: from Kubernetes where it is compared with it, otherwise
+from Muster. What was recorded is for a person to read before it is committed.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _MASKS = [
     (re.compile(r"/tmp/pytest-\S*?/config\b"), "KUBECONFIG"),
     (re.compile(r"/tmp/kubectl-edit-\d+"), "EDITED"),
     (re.compile(r"/tmp/\S*?(LIVE|MERGED)-\d+"), r"\1"),
-    (re.compile(r"(?<=[ (])(\d+[smhd]){1,2}(?=\s|$|\))", re.MULTILINE), "AGE"),
+    (re.compile(r"(?<=[ (])((\d+[yd]){1,2}|\d{1,2}m(\d+s)?|\d{1,3}s)(?=\s|$|\))", re.MULTILINE), "AGE"),
     (re.compile(r"(?<=\S)(  +|\t+ *)(?=\S)"), "  "),
     (re.compile(r"[ \t]+$", re.MULTILINE), ""),
 ]
@@ -88,6 +89,12 @@ class Scenario(msgspec.Struct):
     rows: list[str]
     steps: list[Step]
     since: str = ""
+    only_here: str = ""
+
+    @property
+    def is_ours(self) -> bool:
+        """Nothing of it is compared with the Kubernetes of the tests."""
+        return bool(self.since or self.only_here)
 
     @property
     def name(self) -> str:
@@ -106,6 +113,8 @@ class Scenario(msgspec.Struct):
         lines = [f"# row: {row}" for row in self.rows]
         if self.since:
             lines.append(f"# since: {self.since}")
+        if self.only_here:
+            lines.append(f"# only here: {self.only_here}")
         for step in self.steps:
             lines.append("")
             if step.here:
@@ -124,6 +133,8 @@ def read(path: Path) -> Scenario:
             scenario.rows.append(line[7:])
         elif line.startswith("# since: "):
             scenario.since = line[9:]
+        elif line.startswith("# only here: "):
+            scenario.only_here = line[13:]
         elif line.startswith("# here: "):
             here = line[8:]
         elif line.startswith("$ "):
@@ -186,7 +197,7 @@ class Console:
         seen = []
         for step in scenario.steps:
             got = self.run(step.command)
-            is_ours = bool(step.here or scenario.since)
+            is_ours = bool(step.here) or scenario.is_ours
             is_judged = is_kubernetes != is_ours if RECORDING else not (is_kubernetes and is_ours)
             seen.append(msgspec.structs.replace(step, output=got if is_judged else step.output))
         found = msgspec.structs.replace(scenario, steps=seen).text()

@@ -59,8 +59,13 @@ class ResourceHandlers:
         """(group, plural, subresource) to its handler; "*" as the plural serves any kind that has the subresource."""
         self.virtual: dict[tuple[str, str], Handler] = {}
         """(group, plural) of kinds that are answered and never stored."""
+        self.computed: dict[tuple[str, str, str], tuple[Resource, Handler]] = {}
+        """(group, version, plural) of kinds that are no part of the store's catalog: each answer is made from other objects."""
 
     def find(self, info: RequestInfo) -> Resource | None:
+        computed = self.computed.get((info.group, info.version, info.resource))
+        if computed is not None:
+            return computed[0]
         return self._store.catalog.by_plural(info.group, info.version, info.resource)
 
     async def handle(self, request: Request) -> Response | Stream:
@@ -78,6 +83,9 @@ class ResourceHandlers:
             return await virtual(request)
         if info.verb not in resource.verbs:
             raise _not_allowed(resource, info, resource.verbs)
+        computed = self.computed.get((info.group, info.version, info.resource))
+        if computed is not None:
+            return await computed[1](request)
         match info.verb:
             case "list":
                 return await self._list(request, resource)
@@ -328,6 +336,10 @@ class ResourceHandlers:
             raise BadRequest(f"a patch of type {kind.value} must be {_json_type(wanted())}, not {_json_type(value)}")
         if kind is PatchType.JSON and not all(isinstance(operation, dict) for operation in value):
             raise BadRequest("a JSON patch must be a list of objects, each with op and path")
+        if kind is PatchType.APPLY:
+            for name in ("apiVersion", "kind"):
+                if not value.get(name):
+                    raise BadRequest(f"{name} is missing; what is applied must name its apiVersion and kind")
         return value
 
     async def _optional_body(self, request: Request) -> Any:

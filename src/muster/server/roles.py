@@ -64,6 +64,8 @@ def default_roles(catalog: Catalog) -> list[Raw]:
                 _rule(["authorization.k8s.io"], ["subjectaccessreviews"], ["create"]),
             ],
         ),
+        # What `kubectl top` asks for; in Kubernetes metrics-server brings it.
+        _role("system:aggregated-metrics-reader", [_rule(["metrics.k8s.io"], ["pods", "nodes"], ["get", "list"])], into="view"),
         *_muster_roles(catalog),
     ]
 

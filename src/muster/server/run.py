@@ -49,6 +49,7 @@ from muster.server.node_index import NODE_USER_PREFIX
 from muster.server.node_restriction import NodeDeletion, NodeRestriction
 from muster.server.pki import Pki
 from muster.server.queue_acts import QueueActs, by_rbac
+from muster.server.resource_metrics import ResourceMetrics
 from muster.server.reviews import Reviews
 from muster.server.routes import Routes
 from muster.server.subresources import Subresources
@@ -201,6 +202,8 @@ class Server:
         self.handlers.subresources[("", "pods", "log")] = logs
         routes = Routes(self.store, self.metrics, lambda: self.address)
         routes.checks.update(self.checks)
+        ResourceMetrics(self.handlers, self.store, clock=config.clock, limits=config.limits).register()
+        routes.computed += [resource for resource, _ in self.handlers.computed.values()]
         self.metrics.registry.register(StoreCollector(self.store))
         joining = Joining(
             self.store, self.pki, self.memory.nodes, clock=config.clock, limits=config.limits, metrics=self.metrics

@@ -234,6 +234,7 @@ class Subresources:
             context,
             namespace=namespace,
             patch_type=PatchType.MERGE,
+            tracked_as="scale",
             preconditions=Preconditions(resource_version=version or None),
         )
 

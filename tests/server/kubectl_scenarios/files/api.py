@@ -1,4 +1,6 @@
-"""One request to the server of $KUBECONFIG, for what kubectl has no command for: python api.py METHOD PATH [CONTENT-TYPE [ACCEPT]] < BODY.
+"""One request to the server of $KUBECONFIG, for what kubectl has no command for.
+
+    python api.py METHOD PATH [CONTENT-TYPE [ACCEPT]] < BODY
 
 Prints the code and, of a Status, the reason and the message; of anything else the body, when $SHOW is set.
 """
@@ -22,8 +24,8 @@ if "certificate-authority" in cluster:
 else:
     tls = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
 headers = {"Authorization": f"Bearer {user['token']}"}
-headers.update(zip(("Content-Type", "Accept"), types, strict=False))
-body = sys.stdin.buffer.read() if method in ("POST", "PUT", "PATCH") else None
+headers.update({name: text for name, text in zip(("Content-Type", "Accept"), types, strict=False) if text})
+body = (sys.stdin.buffer.read() or None) if method != "GET" else None
 request = urllib.request.Request(cluster["server"] + path, body, headers, method=method)
 try:
     with urllib.request.urlopen(request, context=tls, timeout=30) as answer:
