@@ -194,17 +194,16 @@ class Console:
     def walk(self, *, is_kubernetes: bool) -> None:
         """All commands in order; then their transcript is compared as a whole, or recorded."""
         scenario = self._scenario
-        seen = []
+        found = []
         for step in scenario.steps:
             got = self.run(step.command)
             is_ours = bool(step.here) or scenario.is_ours
-            is_judged = is_kubernetes != is_ours if RECORDING else not (is_kubernetes and is_ours)
-            seen.append(msgspec.structs.replace(step, output=got if is_judged else step.output))
-        found = msgspec.structs.replace(scenario, steps=seen).text()
+            if RECORDING and is_kubernetes != is_ours:
+                step.output = got
+            found.append(step if is_kubernetes and is_ours else msgspec.structs.replace(step, output=got))
+        wanted, seen = scenario.text(), msgspec.structs.replace(scenario, steps=found).text()
         if RECORDING:
-            scenario.path.write_text(found)
-        else:
-            wanted = scenario.text()
-            assert found == wanted, "\n" + "".join(
-                difflib.unified_diff(wanted.splitlines(True), found.splitlines(True), scenario.path.name, "as it is", n=2)
-            )
+            scenario.path.write_text(wanted)
+        assert seen == wanted, "\n" + "".join(
+            difflib.unified_diff(wanted.splitlines(True), seen.splitlines(True), scenario.path.name, "as it is", n=2)
+        )

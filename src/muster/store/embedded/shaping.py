@@ -35,12 +35,14 @@ _encode = msgspec.json.Encoder().encode
 class WriteContext:
     """What belongs to one request rather than to one object."""
 
-    __slots__ = ("actor", "options", "warnings")
+    __slots__ = ("actor", "options", "unhooked", "warnings")
 
     def __init__(self, options: WriteOptions, actor: Actor | None = None, warnings: list[str] | None = None) -> None:
         self.options = options
         self.actor = actor
         self.warnings = warnings
+        self.unhooked: Raw | None = None
+        """The object as it was before admission hooks changed it, until its managed fields are made."""
 
     def warn(self, text: str) -> None:
         if self.warnings is not None and len(self.warnings) < _WARNINGS_MAX and text not in self.warnings:
@@ -71,10 +73,12 @@ class Shaper:
         raw = self._with_defaults(structural, resource, raw, old, is_status=is_status)
         operation: AdmissionOperation = "CREATE" if old is None else "UPDATE"
         request: AdmissionRequest | None = None
+        context.unhooked = None
         if self.admission is not None:
             request = admission_request(operation, resource, context, raw=raw, old=old, subresource=subresource)
             changed = await self.admission.mutate(request)
             if changed is not None:
+                context.unhooked = raw
                 raw = _same_object(resource, raw, conform(resource, changed))
                 self._check_size(resource, raw)
                 raw = self._with_defaults(structural, resource, raw, old, is_status=False)
@@ -137,7 +141,15 @@ class Shaper:
     ) -> Raw:
         """`raw` with managed fields that say what this write set."""
         schema = served.schema(resource.version)
-        return track_update(old, raw, context.options.field_manager, schema, self._clock(), subresource)
+        # What hooks add, nobody owns: as in Kubernetes, where admission comes after the managers are settled.
+        sent, context.unhooked = context.unhooked or raw, None
+        tracked = track_update(old, sent, context.options.field_manager, schema, self._clock(), subresource)
+        if sent is raw:
+            return tracked
+        metadata = {name: value for name, value in raw["metadata"].items() if name != "managedFields"}
+        if "managedFields" in tracked["metadata"]:
+            metadata["managedFields"] = tracked["metadata"]["managedFields"]
+        return {**raw, "metadata": metadata}
 
     async def validate_delete(self, resource: Resource, old: Raw, context: WriteContext) -> None:
         if self.admission is not None:
