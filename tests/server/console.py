@@ -53,7 +53,7 @@ _MASKS = [
     (re.compile(r"/tmp/pytest-\S*?/config\b"), "KUBECONFIG"),
     (re.compile(r"/tmp/kubectl-edit-\d+"), "EDITED"),
     (re.compile(r"/tmp/\S*?(LIVE|MERGED)-\d+"), r"\1"),
-    (re.compile(r"(?<=[ (])((\d+[yd]){1,2}|\d{1,2}m(\d+s)?|\d{1,3}s)(?=\s|$|\))", re.MULTILINE), "AGE"),
+    (re.compile(r"(?<![^\s(])((\d+[yd]){1,2}|\d{1,2}m(\d+s)?|\d{1,3}s)(?=\s|$|\))", re.MULTILINE), "AGE"),
     (re.compile(r"(?<=\S)(  +|\t+ *)(?=\S)"), "  "),
     (re.compile(r"[ \t]+$", re.MULTILINE), ""),
 ]

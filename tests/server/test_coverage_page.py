@@ -49,7 +49,9 @@ def test_every_scenario_has_a_row(scenario: Scenario) -> None:
 def test_what_does_not_work_has_a_reason_and_an_answer_that_is_clear(row: str) -> None:
     assert ROWS[row][3]
     shown = [scenario for scenario in SCENARIOS if row in scenario.rows]
-    refused = [step.output for scenario in shown for step in scenario.steps if re.search(r"^(\[\d+\]|4\d\d )", step.output, re.M)]
+    refused = [
+        step.output for scenario in shown for step in scenario.steps if re.search(r"^(\[\d+\]|4\d\d )", step.output, re.M)
+    ]
     assert refused
     for output in refused:
         assert re.search(r"\w{3,} \w{2,}", output), "a refusal says why"

@@ -44,6 +44,10 @@ _THREAD_RENDER_BYTES = 256 * 1024
 _RENDERS_AT_ONCE = 2
 """They compete for one interpreter; more would only starve what else needs a worker thread."""
 _SUBRESOURCE_WRITES = frozenset({"status", "finalize", "approval"})
+_SHOWN_WHEN_DELETED = frozenset(
+    {"persistentvolumeclaims", "persistentvolumes", "pods", "podtemplates", "resourcequotas", "serviceaccounts"}
+)
+"""Kinds of which a delete answers with the object as it was last, as Kubernetes does; of others with a Status."""
 
 
 class ResourceHandlers:
@@ -283,7 +287,7 @@ class ResourceHandlers:
             actor=request.actor,
             warnings=request.warnings,
         )
-        if record.deleting and not options.write.dry_run:
+        if (record.deleting and not options.write.dry_run) or resource.qualified in _SHOWN_WHEN_DELETED:
             return await self.answer(request, resource, record, form)
         details = {"name": info.name, "group": resource.group, "kind": resource.plural, "uid": record.uid}
         return success({key: value for key, value in details.items() if value}, form)
@@ -417,7 +421,10 @@ def _json_type(value: Any) -> str:
 
 
 def _no_such_path(info: RequestInfo) -> NotFound:
-    return NotFound(f"the server could not find the requested resource ({info.path[:200]})")
+    # Some clients look at the details of any NotFound, and fall over when there are none.
+    return NotFound(
+        f"the server could not find the requested resource ({info.path[:200]})", kind=info.resource, group=info.group
+    )
 
 
 def _not_allowed(resource: Resource, info: RequestInfo, allowed: tuple[str, ...]) -> MethodNotAllowed:

@@ -141,8 +141,10 @@ class Shaper:
     ) -> Raw:
         """`raw` with managed fields that say what this write set."""
         schema = served.schema(resource.version)
-        # What hooks add, nobody owns: as in Kubernetes, where admission comes after the managers are settled.
+        # Nobody owns what hooks add, nor the status that a new object begins with: Kubernetes settles the managers before.
         sent, context.unhooked = context.unhooked or raw, None
+        if old is None and resource.has_status and "status" in sent and resource.qualified != "nodes":
+            sent = {name: value for name, value in sent.items() if name != "status"}
         tracked = track_update(old, sent, context.options.field_manager, schema, self._clock(), subresource)
         if sent is raw:
             return tracked

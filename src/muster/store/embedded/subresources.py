@@ -269,7 +269,6 @@ def _refused(pod: Record, budget: Record, raw: Raw, allowed: int) -> TooManyRequ
         kind="pods",
         name=pod.name,
         causes=[Cause("", detail, "DisruptionBudget")],
-        retry_after_s=10,
     )
 
 

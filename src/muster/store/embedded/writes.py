@@ -282,7 +282,9 @@ class Writes:
         now = self._core.clock()
         if live is None or record is None:
             if uid := config["metadata"].get("uid"):
-                why = f"what is applied names the uid {uid!s:.100}, but there is no such object; leave the uid out to create one"
+                why = (
+                    f"what is applied names the uid {uid!s:.100}, but there is no such object; leave the uid out to create one"
+                )
                 raise rules.conflict(resource, key[1], why)
             key = self._new_key(txn, served, resource, config, key[0] or None)
             raw = apply_server_side(None, config, options.field_manager, schema, now, options.force)
