@@ -37,6 +37,7 @@ from muster.server.bootstrap import Keeper, bootstrap, ensure_admin_token
 from muster.server.config import ServerConfig, check
 from muster.server.flow import Flow
 from muster.server.handlers import ResourceHandlers
+from muster.server.job_selector import JobSelector
 from muster.server.joining import Joining
 from muster.server.kubelet_proxy import NodeLogs
 from muster.server.limits_admission import SubmissionLimits
@@ -144,6 +145,7 @@ class Server:
         authorizer = Authorizer(self.memory.rbac, [NodeAccess(self.memory.nodes), UserAccess(self.memory.people)])
         hooks.hooks += [
             *builtin_hooks(authorizer, self.memory.priorities, self.memory.has_account),
+            JobSelector(),
             NodeRestriction(self.memory.nodes, self.pod_range),
             NodeDeletion(self.memory.nodes),
             BandwidthFits(self.memory.capacities),

@@ -41,8 +41,6 @@ _EMPTY: Final[Mapping[tuple[str, str], Raw]] = {
     ("networking.k8s.io", "Ingress"): _BALANCED,
     ("networking.k8s.io", "NetworkPolicy"): {"spec": {"podSelector": {}}},
     ("coordination.k8s.io", "Lease"): {"spec": {}},
-    ("storage.k8s.io", "CSINode"): {"spec": {}},
-    ("storage.k8s.io", "CSIDriver"): {"spec": {}},
     ("apiextensions.k8s.io", "CustomResourceDefinition"): {"spec": {"names": {}}, "status": {}},
 }
 _NOTHING: Final[Raw] = {}
