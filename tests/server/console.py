@@ -92,11 +92,6 @@ class Scenario(msgspec.Struct):
     only_here: str = ""
 
     @property
-    def is_ours(self) -> bool:
-        """Nothing of it is compared with the Kubernetes of the tests."""
-        return bool(self.since or self.only_here)
-
-    @property
     def name(self) -> str:
         return self.path.stem
 
@@ -197,7 +192,7 @@ class Console:
         found = []
         for step in scenario.steps:
             got = self.run(step.command)
-            is_ours = bool(step.here) or scenario.is_ours
+            is_ours = bool(step.here or scenario.only_here or (scenario.since and not is_kubernetes))
             if RECORDING and is_kubernetes != is_ours:
                 step.output = got
             found.append(step if is_kubernetes and is_ours else msgspec.structs.replace(step, output=got))
