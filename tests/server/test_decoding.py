@@ -110,7 +110,8 @@ def test_json_depth_is_exact() -> None:
 
 
 def test_duplicate_keys() -> None:
-    assert duplicate_keys(b'{"a":1,"b":{"c":1,"c":2},"a":2}') == ["c", "a"]
+    assert duplicate_keys(b'{"a":1,"b":{"c":1,"c":2},"a":2}') == ["a", "b.c"]
+    assert duplicate_keys(b'{"a":[{},{"x":1,"x":2,"x":3},{"y":{"z":0,"z":0}}]}') == ["a[1].x", "a[2].y.z"]
     assert duplicate_keys(b'{"a":{"x":1},"b":{"x":1}}') == []
 
 

@@ -217,7 +217,7 @@ def test_warnings(server: RunningServer, namespace: str) -> None:
     assert 'unknown field "spec.contaimers"' in strict.message
     twice = b'{"metadata":{"name":"p","name":"q"},"data":{}}'
     maps = f"/api/v1/namespaces/{namespace}/configmaps?dryRun=All"
-    assert server.request("POST", maps, twice).headers["warning"] == '299 - "duplicate field \\"name\\""'
+    assert server.request("POST", maps, twice).headers["warning"] == '299 - "duplicate field \\"metadata.name\\""'
     assert server.request("POST", f"{maps}&fieldValidation=Strict", twice).code == 400
 
 

@@ -238,7 +238,7 @@ def _checked_config(live: Mapping[str, Any] | None, config: Any, manager: str) -
         raise BadRequest(f"metadata is {shown(metadata)}; it must be an object")
     wanted["metadata"] = metadata = dict(metadata)
     if metadata.get("managedFields") is not None:
-        raise BadRequest("metadata.managedFields must not be set in what is applied; leave it out")
+        raise BadRequest("metadata.managedFields must be nil; leave it out of what is applied")
     metadata.pop("managedFields", None)
     for name in ("uid", "resourceVersion"):
         wish, current = metadata.get(name), _metadata(live).get(name)

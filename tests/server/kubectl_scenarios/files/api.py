@@ -29,7 +29,7 @@ body = (sys.stdin.buffer.read() or None) if method != "GET" else None
 request = urllib.request.Request(cluster["server"] + path, body, headers, method=method)
 try:
     with urllib.request.urlopen(request, context=tls, timeout=30) as answer:
-        code, kind, text = answer.status, answer.headers["Content-Type"], answer.read().decode()
+        code, kind, text = answer.status, answer.headers["Content-Type"], answer.read().decode(errors="replace")
 except urllib.error.HTTPError as error:
     code, kind, text = error.code, error.headers["Content-Type"], error.read().decode()
 found = json.loads(text) if "json" in kind and text.count("\n") < 2 else {}
