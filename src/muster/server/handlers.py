@@ -340,7 +340,7 @@ class ResourceHandlers:
             raise BadRequest(f"a patch of type {kind.value} must be {_json_type(wanted())}, not {_json_type(value)}")
         if kind is PatchType.JSON and not all(isinstance(operation, dict) for operation in value):
             raise BadRequest("a JSON patch must be a list of objects, each with op and path")
-        if kind is PatchType.APPLY:
+        if kind is PatchType.APPLY and isinstance(value, dict):
             for name in ("apiVersion", "kind"):
                 if not value.get(name):
                     raise BadRequest(f"{name} is missing; what is applied must name its apiVersion and kind")
