@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from muster.bench.kubernetes import ControlPlane, NotAvailable, control_plane
 
 
-def new_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A kube-apiserver with etcd and kube-controller-manager that nobody has used, for the body of a fixture."""
+def new_cluster(tmp_path_factory: pytest.TempPathFactory, **options: Any) -> Iterator[ControlPlane]:
+    """A kube-apiserver with etcd and kube-controller-manager that nobody has used, for the body of a fixture.
+
+    `options` are those of `ControlPlane`.
+    """
     try:
-        with control_plane(tmp_path_factory.mktemp("kubernetes"), build=True) as plane:
+        with control_plane(tmp_path_factory.mktemp("kubernetes"), build=True, **options) as plane:
             yield plane
     except NotAvailable as missing:
         if os.environ.get("CI"):

@@ -110,7 +110,8 @@ def test_json_depth_is_exact() -> None:
 
 
 def test_duplicate_keys() -> None:
-    assert _duplicates(b'{"a":1,"b":{"c":1,"c":2},"a":2}') == ["c", "a"]
+    assert _duplicates(b'{"a":1,"b":{"c":1,"c":2},"a":2}') == ["a", "b.c"]
+    assert _duplicates(b'{"a":[{},{"x":1,"x":2,"x":3},{"y":{"z":0,"z":0}}]}') == ["a[1].x", "a[2].y.z"]
     assert _duplicates(b'{"a":{"x":1},"b":{"x":1}}') == []
     assert _duplicates(b'{"a":"say \\"hi\\"","b":"\\u0022"}') == []
     assert _duplicates(b'{"a":1,"b":"\\u0022\\u0022","a":2}') == ["a"], "quotation marks by number make up for the lost ones"

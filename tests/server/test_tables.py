@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from muster.objects.ages import INVALID
 from muster.objects.catalog import CATALOG
 from muster.objects.resources import Column, Resource
 from muster.objects.status import Raw
@@ -245,7 +246,10 @@ _OBJECTS = st.dictionaries(
 def test_no_object_breaks_a_table(raw: Raw, kind: tuple[str, str]) -> None:
     resource = Resource(group=kind[0], version="v1", kind=kind[1], plural="x")
     made = table(resource, [{"metadata": {"name": "bad", "labels": 3}, **raw}, {"metadata": {"name": "good"}}], _NOW)
-    assert [row["cells"][0] for row in made["rows"]] == ["bad", "good"]
+    place = [column["name"] for column in made["columnDefinitions"]].index("Name")
+    assert made["rows"][1]["cells"][place] == "good"
+    assert made["rows"][0]["cells"][place] in ("bad", INVALID)
+    assert [row["object"]["metadata"]["name"] for row in made["rows"]] == ["bad", "good"]
     assert {len(row["cells"]) for row in made["rows"]} == {len(made["columnDefinitions"])}
 
 

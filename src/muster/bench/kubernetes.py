@@ -20,6 +20,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from cryptography.hazmat.primitives import serialization
@@ -107,19 +108,20 @@ class ControlPlane:
         bare_nodes: bool = False,
         etcd_dir: Path | None = None,
         more_controllers: Sequence[str] = (),
+        only_controllers: str = CONTROLLERS,
         apiserver_options: Sequence[str] = (),
     ) -> None:
         """With `bare_nodes` a new node gets no taint for not being ready: where no controller would ever take it away.
 
         `etcd_dir` is where etcd keeps its data, beside everything else unless said otherwise. `more_controllers` run beside
-        `CONTROLLERS`, and `apiserver_options` are added to the API server's command line.
+        `only_controllers`, and `apiserver_options` are added to the API server's command line.
         """
         self.assets = assets
         self.work_dir = work_dir
         self.controllers = controllers
         self.bare_nodes = bare_nodes
         self.etcd_dir = etcd_dir or work_dir / "etcd"
-        self._more_controllers = more_controllers
+        self._controllers = ",".join((only_controllers, *more_controllers))
         self._apiserver_options = apiserver_options
         self.admin_token = secrets.token_hex(16)
         self.etcd_port, self.etcd_peer_port, self.port = free_ports(3)
@@ -216,7 +218,7 @@ class ControlPlane:
             "kube-controller-manager",
             f"--kubeconfig={self.kubeconfig_path}",
             "--leader-elect=false",
-            f"--controllers={','.join((CONTROLLERS, *self._more_controllers))}",
+            f"--controllers={self._controllers}",
             f"--service-account-private-key-file={self.work_dir / 'server.key'}",
             f"--root-ca-file={self.ca_path}",
             f"--cert-dir={self.work_dir / 'certs'}",
@@ -258,8 +260,8 @@ class ControlPlane:
 
 
 @contextlib.contextmanager
-def control_plane(work_dir: Path, *, build: bool) -> Iterator[ControlPlane]:
-    plane = ControlPlane(find_assets(build=build), work_dir)
+def control_plane(work_dir: Path, *, build: bool, **options: Any) -> Iterator[ControlPlane]:
+    plane = ControlPlane(find_assets(build=build), work_dir, **options)
     with plane:
         yield plane
 

@@ -135,9 +135,10 @@ def _check_finalizers(report: Report, resource: Resource, metadata: Raw, old: Ra
     if old is not None and old.get("deletionTimestamp"):
         added = sorted(set(finalizers) - set(texts(old, "finalizers")))
         if added:
+            listed = ", ".join(f'"{name}"' for name in added)
             report.forbidden(
                 "metadata.finalizers",
-                f"no new finalizers can be added if the object is being deleted, found new finalizers {added}",
+                f"no new finalizers can be added if the object is being deleted, found new finalizers []string{{{listed}}}",
             )
 
 

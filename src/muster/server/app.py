@@ -334,7 +334,9 @@ class App:
         except ApiError:
             form = PLAIN
         headers = []
-        if error.retry_after_s or error.code == 429:
+        # A disruption budget refuses with a cause and says nothing of when to come back, as in Kubernetes: clients that see
+        # Retry-After would wait and try again by themselves, and `kubectl drain` would seem to hang.
+        if error.retry_after_s or (error.code == 429 and not error.causes):
             headers.append(("retry-after", str(error.retry_after_s or 1)))
         if error.code == 401:
             headers.append(("www-authenticate", "Bearer"))

@@ -26,6 +26,8 @@ class Printer(msgspec.Struct, frozen=True):
 
     columns: tuple[Column, ...]
     cells: Cells
+    names_itself: bool = False
+    """The name is among these columns; otherwise it is the first one, before them."""
 
 
 def column(name: str, type_: str = "string", *, wide: bool = False) -> Column:

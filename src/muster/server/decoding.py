@@ -48,26 +48,35 @@ def decode_yaml(body: bytes, *, depth_max: int, nodes_max: int) -> Any:
 
 
 def duplicate_keys(body: bytes, value: Any, limit: int = 10) -> list[str]:
-    """Keys that stand twice in one object of a JSON `body` that is known to be valid, and to be `value`."""
+    """Paths of keys that stand twice in one object of a JSON `body` that is known to be valid, and to be `value`."""
     if _has_all_strings(body, value):
         return []
-    found: list[str] = []
+    marked: dict[int, tuple[dict[str, Any], list[str]]] = {}
+    """The objects that have such keys, by identity; they are kept here so that no other gets the same."""
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(items)
         if len(result) != len(items):
             seen: set[str] = set()
-            for key, _ in items:
-                if key in seen and len(found) < limit:
-                    found.append(key)
-                seen.add(key)
+            again = [key for key, _ in items if key in seen or seen.add(key)]  # type: ignore[func-returns-value]
+            marked[id(result)] = (result, list(dict.fromkeys(again)))
         return result
 
     try:
-        json.loads(body, object_pairs_hook=pairs)
+        root = json.loads(body, object_pairs_hook=pairs)
     except (ValueError, RecursionError):
         return []
-    return found
+    found: list[str] = []
+    places: list[tuple[str, Any]] = [("", root)] if marked else []
+    while places and len(found) < limit:
+        path, part = places.pop()
+        if isinstance(part, dict):
+            start = f"{path}." if path else ""
+            found += [start + key for key in marked.get(id(part), (part, []))[1]]
+            places += [(start + key, inner) for key, inner in reversed(part.items()) if isinstance(inner, dict | list)]
+        elif isinstance(part, list):
+            places += [(f"{path}[{index}]", inner) for index, inner in reversed(list(enumerate(part)))]
+    return found[:limit]
 
 
 def _has_all_strings(body: bytes, value: Any) -> bool:

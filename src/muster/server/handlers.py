@@ -42,6 +42,10 @@ _THREAD_RENDER_BYTES = 256 * 1024
 _RENDERS_AT_ONCE = 2
 """They compete for one interpreter; more would only starve what else needs a worker thread."""
 _SUBRESOURCE_WRITES = frozenset({"status", "finalize", "approval"})
+_SHOWN_WHEN_DELETED = frozenset(
+    {"persistentvolumeclaims", "persistentvolumes", "pods", "podtemplates", "resourcequotas", "serviceaccounts"}
+)
+"""Kinds of which a delete answers with the object as it was last, as Kubernetes does; of others with a Status."""
 
 
 class ResourceHandlers:
@@ -57,8 +61,13 @@ class ResourceHandlers:
         """(group, plural, subresource) to its handler; "*" as the plural serves any kind that has the subresource."""
         self.virtual: dict[tuple[str, str], Handler] = {}
         """(group, plural) of kinds that are answered and never stored."""
+        self.computed: dict[tuple[str, str, str], tuple[Resource, Handler]] = {}
+        """(group, version, plural) of kinds that are no part of the store's catalog: each answer is made from other objects."""
 
     def find(self, info: RequestInfo) -> Resource | None:
+        computed = self.computed.get((info.group, info.version, info.resource))
+        if computed is not None:
+            return computed[0]
         return self._store.catalog.by_plural(info.group, info.version, info.resource)
 
     async def handle(self, request: Request) -> Response | Stream:
@@ -76,6 +85,9 @@ class ResourceHandlers:
             return await virtual(request)
         if info.verb not in resource.verbs:
             raise _not_allowed(resource, info, resource.verbs)
+        computed = self.computed.get((info.group, info.version, info.resource))
+        if computed is not None:
+            return await computed[1](request)
         match info.verb:
             case "list":
                 return await self._list(request, resource)
@@ -265,7 +277,7 @@ class ResourceHandlers:
             actor=request.actor,
             warnings=request.warnings,
         )
-        if record.deleting and not options.write.dry_run:
+        if (record.deleting and not options.write.dry_run) or resource.qualified in _SHOWN_WHEN_DELETED:
             return await self.answer(request, resource, record, form)
         details = {"name": info.name, "group": resource.group, "kind": resource.plural, "uid": record.uid}
         return success({key: value for key, value in details.items() if value}, form)
@@ -319,6 +331,10 @@ class ResourceHandlers:
             raise BadRequest(f"a patch of type {kind.value} must be {_json_type(wanted())}, not {_json_type(value)}")
         if kind is PatchType.JSON and not all(isinstance(operation, dict) for operation in value):
             raise BadRequest("a JSON patch must be a list of objects, each with op and path")
+        if kind is PatchType.APPLY and isinstance(value, dict):
+            for name in ("apiVersion", "kind"):
+                if not value.get(name):
+                    raise BadRequest(f"{name} is missing; what is applied must name its apiVersion and kind")
         return value
 
     async def _optional_body(self, request: Request) -> Any:
@@ -396,7 +412,10 @@ def _json_type(value: Any) -> str:
 
 
 def _no_such_path(info: RequestInfo) -> NotFound:
-    return NotFound(f"the server could not find the requested resource ({info.path[:200]})")
+    # Some clients look at the details of any NotFound, and fall over when there are none.
+    return NotFound(
+        f"the server could not find the requested resource ({info.path[:200]})", kind=info.resource, group=info.group
+    )
 
 
 def _not_allowed(resource: Resource, info: RequestInfo, allowed: tuple[str, ...]) -> MethodNotAllowed:

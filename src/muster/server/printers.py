@@ -105,9 +105,9 @@ def _event(raw: Raw, now: float) -> Sequence[Any]:
         text(raw, "type"),
         text(raw, "reason"),
         f"{name}/{text(about, 'name')}" if about.get("name") else name,
-        (text(raw, "message") or text(raw, "note")).strip(),
         text(about, "fieldPath"),
         ", ".join(p for p in parts if p),
+        (text(raw, "message") or text(raw, "note")).strip(),
         since(first, now),
         number(series, "count") or number(raw, "count") or 1,
         text(part(raw, "metadata"), "name"),
@@ -356,15 +356,18 @@ _ROLE_BINDING = _printer(
     _binding, "Role", _AGE, column("Users", wide=True), column("Groups", wide=True), column("ServiceAccounts", wide=True)
 )
 _WEBHOOKS = _printer(_webhooks, _int("Webhooks"), _AGE)
-_EVENT = _printer(
+_EVENT = Printer(
+    (
+        *(column(name) for name in ("Last Seen", "Type", "Reason", "Object")),
+        column("Subobject", wide=True),
+        column("Source", wide=True),
+        column("Message"),
+        column("First Seen", wide=True),
+        column("Count", "integer", wide=True),
+        column("Name", wide=True),
+    ),
     _event,
-    *("Last Seen", "Type", "Reason", "Object"),
-    column("Message"),
-    column("Subobject", wide=True),
-    column("Source", wide=True),
-    column("First Seen", wide=True),
-    column("Count", "integer", wide=True),
-    column("Name", wide=True),
+    names_itself=True,
 )
 _COUNTS = ("Desired", "Current", "Ready")
 

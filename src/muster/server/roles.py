@@ -65,6 +65,8 @@ def default_roles(catalog: Catalog) -> list[Raw]:
             ],
         ),
         _role("system:service-account-issuer-discovery", [{"nonResourceURLs": _ISSUER, "verbs": ["get"]}]),
+        # What `kubectl top` asks for; in Kubernetes metrics-server brings it.
+        _role("system:aggregated-metrics-reader", [_rule(["metrics.k8s.io"], ["pods", "nodes"], ["get", "list"])], into="view"),
         *_muster_roles(catalog),
     ]
 

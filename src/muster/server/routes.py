@@ -23,6 +23,7 @@ from starlette.routing import BaseRoute, Route
 
 from muster import __version__
 from muster.objects.resources import Resource
+from muster.objects.schema import schema_of
 from muster.objects.status import ApiError, MethodNotAllowed, NotAcceptable, NotFound, Raw
 from muster.server import openapi_v2
 from muster.server.discovery import AGGREGATED_GROUP, AGGREGATED_VERSIONS, Discovery
@@ -48,6 +49,8 @@ class Routes:
         self._discovery: Discovery | None = None
         self._openapi: OpenApi | None = None
         self._v2: tuple[bytes, bytes] | None = None
+        self.computed: list[Resource] = []
+        """Kinds that are served but not stored, beside those of the store's catalog."""
         self.checks: dict[str, Check] = {"ping": lambda: "", "store": self._store_check}
         """Readiness; add to it by name."""
         store.on_resources_changed.append(self._forget)
@@ -88,17 +91,22 @@ class Routes:
     @property
     def discovery(self) -> Discovery:
         if self._discovery is None:
-            self._discovery = Discovery(self._store.catalog.all)
+            self._discovery = Discovery(self._resources())
         return self._discovery
 
     @property
     def openapi(self) -> OpenApi:
         if self._openapi is None:
-            self._openapi = OpenApi(self._store.catalog.all, self._schema)
+            self._openapi = OpenApi(self._resources(), self._schema)
         return self._openapi
+
+    def _resources(self) -> list[Resource]:
+        return [*self._store.catalog.all, *self.computed]
 
     def _schema(self, resource: Resource) -> Raw | None:
         """Kinds that are answered and never stored have none."""
+        if resource in self.computed:
+            return schema_of(resource.view) if resource.view is not None else None
         return self._store.schema(resource) if "get" in resource.verbs else None
 
     # --- health and version
@@ -218,7 +226,7 @@ class Routes:
 
     async def _openapi_v2(self, request: HttpRequest) -> HttpResponse:
         if self._v2 is None:
-            document = openapi_v2.document(self._store.catalog.all, self._schema)
+            document = openapi_v2.document(self._resources(), self._schema)
             self._v2 = (msgspec.json.encode(document), openapi_v2.protobuf(document))
         for entry in _ranges(request):
             if entry.type in openapi_v2.MEDIA_PROTOBUF_NAMES:

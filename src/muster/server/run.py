@@ -39,6 +39,7 @@ from muster.server.bootstrap import Keeper, bootstrap, ensure_admin_token
 from muster.server.config import ServerConfig, check
 from muster.server.flow import Flow
 from muster.server.handlers import ResourceHandlers
+from muster.server.job_selector import JobSelector
 from muster.server.joining import Joining
 from muster.server.late_logs import LateLogs
 from muster.server.limits_admission import SubmissionLimits
@@ -53,6 +54,7 @@ from muster.server.oidc import OidcTokens
 from muster.server.pki import Pki
 from muster.server.priority import HANDSHAKE_COST, stranger
 from muster.server.queue_acts import QueueActs, by_rbac
+from muster.server.resource_metrics import ResourceMetrics
 from muster.server.reviews import Reviews
 from muster.server.routes import Routes
 from muster.server.subresources import Subresources
@@ -164,6 +166,7 @@ class Server:
         hooks.hooks += [
             *builtin_hooks(authorizer, self.memory.priorities, self.memory.has_account),
             ApiAccess(self.memory.automount),
+            JobSelector(),
             NodeRestriction(self.memory.nodes, self.pod_range),
             NodeDeletion(self.memory.nodes),
             BandwidthFits(self.memory.capacities),
@@ -247,6 +250,8 @@ class Server:
         self.handlers.subresources[("", "pods", "log")] = logs
         routes = Routes(self.store, self.metrics, lambda: self.address)
         routes.checks.update(self.checks)
+        ResourceMetrics(self.handlers, self.store, clock=config.clock, limits=config.limits).register()
+        routes.computed += [resource for resource, _ in self.handlers.computed.values()]
         self.metrics.registry.register(StoreCollector(self.store))
         joining = Joining(
             self.store, self.pki, self.memory.nodes, clock=config.clock, limits=config.limits, metrics=self.metrics

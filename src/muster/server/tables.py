@@ -52,7 +52,7 @@ def table(
         "kind": "Table",
         "apiVersion": api_version,
         "metadata": dict(list_meta or {}),
-        "columnDefinitions": [_NAME_COLUMN, *map(_definition, printer.columns)] if with_columns else [],
+        "columnDefinitions": _definitions(printer) if with_columns else [],
         "rows": [_row(printer, raw, now, include, api_version) for raw in raws],
     }
 
@@ -73,12 +73,17 @@ def _row(printer: Printer, raw: Raw, now: float, include: str, api_version: str)
         cells = list(printer.cells(raw, now))
     except Exception:  # noqa: BLE001 - stored objects may have any shape, and one must not hide the others
         cells = [INVALID] * len(printer.columns)
-    row: Raw = {"cells": [name, *cells]}
+    row: Raw = {"cells": cells if printer.names_itself else [name, *cells]}
     if include == "Object":
         row["object"] = raw
     elif include != "None":
         row["object"] = partial_metadata(raw, api_version)
     return row
+
+
+def _definitions(printer: Printer) -> list[Raw]:
+    own = [_definition(column) for column in printer.columns]
+    return own if printer.names_itself else [_NAME_COLUMN, *own]
 
 
 def _definition(column: Column) -> Raw:

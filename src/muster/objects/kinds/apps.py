@@ -226,7 +226,7 @@ def _selector_columns(prefix: str) -> tuple[Column, ...]:
     )
 
 
-_SCALE = (".spec.replicas", ".status.replicas", "")
+_SCALE = (".spec.replicas", ".status.replicas", ".spec.selector")
 
 RESOURCES: tuple[Resource, ...] = (
     Resource(

@@ -250,7 +250,7 @@ RESOURCES: tuple[Resource, ...] = (
         plural="replicationcontrollers",
         short_names=("rc",),
         categories=("all",),
-        scale_paths=(".spec.replicas", ".status.replicas", ""),
+        scale_paths=(".spec.replicas", ".status.replicas", ".spec.selector"),
         subresources=frozenset({"status", "scale"}),
         columns=(
             Column(name="Desired", path=".spec.replicas", type="integer"),

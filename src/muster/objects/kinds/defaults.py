@@ -117,6 +117,9 @@ def _pod(raw: Raw) -> None:
     if not isinstance(spec, dict):
         return
     _pod_spec(spec)
+    # Of pods only: a template keeps what its author wrote.
+    for owner in (*_containers(spec), spec):
+        _requests_from_limits(owner)
     spec.setdefault("enableServiceLinks", True)
     status = _made(raw, "status")
     if not status.get("phase"):
@@ -162,11 +165,9 @@ def _pod_spec(spec: Raw) -> None:
     for container in _containers(spec):
         if not container.get("imagePullPolicy") and isinstance(container.get("image"), str) and container["image"]:
             container["imagePullPolicy"] = image_pull_policy(container["image"])
-        _requests_from_limits(container)
         if spec.get("hostNetwork") is True:
             for port in _objects(container, "ports"):
                 port.setdefault("hostPort", port.get("containerPort"))
-    _requests_from_limits(spec)
     for volume in _objects(spec, "volumes"):
         if not volume.keys() - {"name"}:
             volume["emptyDir"] = {}

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from muster.objects.names import validate_field_manager
 from muster.objects.patch.common import STORED_DEPTH_MAX, check_depth, clone, clone_bounded, holds_null, is_same_json
+from muster.objects.patch.empties import empty_object
 from muster.objects.patch.fieldset import Fields, Path, difference, intersection, path_text, paths, union
 from muster.objects.patch.managers import (
     Entry,
@@ -147,7 +148,7 @@ def track_update(  # noqa: PLR0917 - the same order
     if old is not None and is_reset(given):
         return result
     shape = root_shape(schema)
-    before = _without_managers(old)
+    before = _without_managers(old) if old is not None else _empty_like(new)
     managers = _managers_for_update(old, given)
     if not managers and old is not None and _has_content(before, shape):
         # Nobody owns anything of what there is. Owning this change alone would let the next apply overwrite the rest unasked.
@@ -237,7 +238,7 @@ def _checked_config(live: Mapping[str, Any] | None, config: Any, manager: str) -
         raise BadRequest(f"metadata is {shown(metadata)}; it must be an object")
     wanted["metadata"] = metadata = dict(metadata)
     if metadata.get("managedFields") is not None:
-        raise BadRequest("metadata.managedFields must not be set in what is applied; leave it out")
+        raise BadRequest("metadata.managedFields must be nil; leave it out of what is applied")
     metadata.pop("managedFields", None)
     for name in ("uid", "resourceVersion"):
         wish, current = metadata.get(name), _metadata(live).get(name)
@@ -264,6 +265,10 @@ def _managers_for_update(old: Mapping[str, Any] | None, given: Any) -> Managers:
     return read_managers(stored)
 
 
+def _empty_like(new: Mapping[str, Any]) -> Raw:
+    return empty_object(_text(new.get("apiVersion")).rpartition("/")[0], new.get("kind"))
+
+
 def _has_content(raw: Raw, shape: Shape) -> bool:
     check_depth(raw, "the stored object")
     return bool(difference(field_set(raw, shape), _UNOWNED))
@@ -271,7 +276,7 @@ def _has_content(raw: Raw, shape: Shape) -> bool:
 
 def _claimed_by_nobody_known(live: Raw, shape: Shape, now: float) -> Managers:
     """One entry for all that was there before anybody applied, so that a first apply does not overwrite it unasked."""
-    fields = difference(field_set(live, shape), _UNOWNED)
+    fields = difference(compare(_empty_like(live), live, shape).written, _UNOWNED)
     entry = Entry(_BEFORE, "Update", _text(live.get("apiVersion")), "", format_time(now), fields)
     return {entry.key: entry} if fields else {}
 

@@ -37,7 +37,7 @@ _encode = msgspec.json.Encoder().encode
 class WriteContext:
     """What belongs to one request rather than to one object."""
 
-    __slots__ = ("actor", "is_judged", "options", "warnings")
+    __slots__ = ("actor", "is_judged", "options", "unhooked", "warnings")
 
     def __init__(self, options: WriteOptions, actor: Actor | None = None, warnings: list[str] | None = None) -> None:
         self.options = options
@@ -45,6 +45,8 @@ class WriteContext:
         self.warnings = warnings
         self.is_judged = False
         """Whether this is about a body of its own kind, which `Shaper.admit_body` has let pass."""
+        self.unhooked: Raw | None = None
+        """The object as it was before admission hooks changed it, until its managed fields are made."""
 
     def warn(self, text: str) -> None:
         if self.warnings is not None and len(self.warnings) < _WARNINGS_MAX and text not in self.warnings:
@@ -76,6 +78,7 @@ class Shaper:
         raw = self._with_defaults(structural, resource, raw, old, is_status=is_status)
         operation: AdmissionOperation = "CREATE" if old is None else "UPDATE"
         request: AdmissionRequest | None = None
+        context.unhooked = None
         if self.admission is not None:
             before = raw
 
@@ -90,6 +93,7 @@ class Shaper:
             request.refill = refill
             changed = await self.admission.mutate(request)
             if changed is not None:
+                context.unhooked = raw
                 raw = refill(changed)
         # What stays as it is, is the very same from here on: it need not be checked, compared or encoded again.
         raw = _sharing(raw, old) if old is not None else raw
@@ -162,7 +166,17 @@ class Shaper:
     ) -> Raw:
         """`raw` with managed fields that say what this write set."""
         schema = served.schema(resource.version)
-        return track_update(old, raw, context.options.field_manager, schema, self._clock(), subresource)
+        # Nobody owns what hooks add, nor the status that a new object begins with: Kubernetes settles the managers before.
+        sent, context.unhooked = context.unhooked or raw, None
+        if old is None and resource.has_status and "status" in sent and resource.qualified != "nodes":
+            sent = {name: value for name, value in sent.items() if name != "status"}
+        tracked = track_update(old, sent, context.options.field_manager, schema, self._clock(), subresource)
+        if sent is raw:
+            return tracked
+        metadata = {name: value for name, value in raw["metadata"].items() if name != "managedFields"}
+        if "managedFields" in tracked["metadata"]:
+            metadata["managedFields"] = tracked["metadata"]["managedFields"]
+        return {**raw, "metadata": metadata}
 
     async def validate_delete(self, resource: Resource, old: Raw, context: WriteContext) -> None:
         if self.admission is not None:

@@ -246,6 +246,7 @@ class Subresources:
             context,
             namespace=namespace,
             patch_type=PatchType.MERGE,
+            tracked_as="scale",
             preconditions=Preconditions(resource_version=version or None),
         )
 
@@ -328,7 +329,6 @@ def _refused(pod: Record, budget: Record, raw: Raw, allowed: int) -> TooManyRequ
         kind="pods",
         name=pod.name,
         causes=[Cause("", detail, "DisruptionBudget")],
-        retry_after_s=10,
     )
 
 

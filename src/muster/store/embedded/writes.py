@@ -221,8 +221,10 @@ class Writes:
         namespace: str | None,
         patch_type: PatchType,
         subresource: str = "",
+        tracked_as: str = "",
         preconditions: Preconditions | None = None,
     ) -> Result:
+        """`tracked_as` is the subresource in the field manager's entry, for one that changes the object itself: `scale`."""
         served = self._served_for_update(resource, subresource)
         if patch_type is PatchType.APPLY:
             key = self._key(resource, name, namespace)
@@ -244,7 +246,14 @@ class Writes:
         self._check_same_name(resource, raw, key)
         rules.check_version(resource, raw, record, required=False)
         return await self._replace(
-            txn, resource, record, raw, context, subresource=subresource, current=current if is_shared else None
+            txn,
+            resource,
+            record,
+            raw,
+            context,
+            subresource=subresource,
+            tracked_as=tracked_as,
+            current=current if is_shared else None,
         )
 
     async def _apply(
@@ -272,6 +281,11 @@ class Writes:
         live = in_version(record, resource.api_version).raw() if record is not None else None
         now = self._core.clock()
         if live is None or record is None:
+            if uid := config["metadata"].get("uid"):
+                why = (
+                    f"what is applied names the uid {uid!s:.100}, but there is no such object; leave the uid out to create one"
+                )
+                raise rules.conflict(resource, key[1], why)
             key = self._new_key(txn, served, resource, config, key[0] or None)
             raw = apply_server_side(None, config, options.field_manager, schema, now, options.force)
             managed = raw["metadata"].get("managedFields")
@@ -295,6 +309,7 @@ class Writes:
         context: WriteContext,
         *,
         subresource: str,
+        tracked_as: str = "",
         is_applied: bool = False,
         current: Raw | None = None,
     ) -> Result:
@@ -317,7 +332,7 @@ class Writes:
             if managed is not None:
                 raw["metadata"]["managedFields"] = managed
         else:
-            raw = self._shaper.track(served, resource, raw, current, context, subresource=subresource)
+            raw = self._shaper.track(served, resource, raw, current, context, subresource=tracked_as or subresource)
         return self.put(txn, served, record, current, raw)
 
     def put(self, txn: Transaction, served: Served, record: Record, current: Raw, raw: Raw) -> Result:
@@ -410,7 +425,7 @@ class Writes:
     def _check_same_name(self, resource: Resource, raw: Raw, key: Key) -> None:
         if raw["metadata"].get("name") != key[1]:
             raise BadRequest(
-                f"the name of the object ({raw['metadata'].get('name')!r}) does not match the name on the URL ({key[1]!r})"
+                f"the name of the object ({raw['metadata'].get('name')!s:.100}) does not match the name on the URL ({key[1]})"
             )
         rules.check_namespace(resource, raw, key[0] or None)
 
