@@ -83,7 +83,7 @@ class _Api:
 
     def call(self, method: str, path: str, body: Any) -> Any:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        headers = {"Authorization": f"Bearer {self._target.token}", "Content-Type": "application/json"}
+        headers = {"Authorization": f"Bearer {self._target.admin_token}", "Content-Type": "application/json"}
         request = urllib.request.Request(self._target.url + path, data, headers, method=method)
         with urllib.request.urlopen(request, timeout=60, context=self._tls) as answer:
             return json.load(answer)
@@ -104,7 +104,14 @@ class _Api:
 def _stock(target: Target, count: int) -> None:
     """Pods `stock-0` and on, for lists to have something to list."""
     plan = Plan(
-        url=target.url, ca_path=str(target.ca_path), token=target.token, line="create", prefix="stock", count=count, clients=8
+        url=target.url,
+        ca_path=str(target.ca_path),
+        cert_path=str(target.cert_path),
+        key_path=str(target.key_path),
+        line="create",
+        prefix="stock",
+        count=count,
+        clients=8,
     )
     command = [sys.executable, "-m", "muster.bench.load", msgspec.json.encode(plan).decode()]
     subprocess.run(command, capture_output=True, check=True, timeout=600)
