@@ -11,6 +11,29 @@ spec:
   - {name: main, image: "nginx:1"}
 """
 
+DEPLOYMENT = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: shop}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: shop}}
+  template:
+    metadata: {labels: {app: shop}}
+    spec:
+      containers:
+      - name: main
+        image: nginx
+        ports: [{containerPort: 80}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: shop}
+spec:
+  selector: {app: shop}
+  ports: [{port: 80}]
+"""
+
 
 def widget_crd(group: str, scope: str = "Namespaced") -> str:
     return f"""
