@@ -204,7 +204,7 @@ def test_writes_are_acknowledged_before_hundreds_of_watchers_have_their_events(s
             watchers.append(stack.enter_context(stage.open(head)))
             assert watchers[-1].recv(12) == b"HTTP/1.1 200"
         assert stage.flow.watches == count
-        stage.server.server._listener._app._audit.listener = on_audit
+        stage.server.server._listener._app.trail.log.listener = on_audit
         for number in range(writes):
             before = sent()
             assert stage.server.request("POST", MAPS, {"metadata": {"name": f"w{number}"}}, token=stage.ben).code == 201

@@ -198,7 +198,7 @@ class Server:
             metrics=self.metrics,
             clock=config.clock,
             context=context,
-            end_streams=app.close_streams,
+            end_streams=app.answering.close_streams,
             turn=lambda address: flow.begin(stranger(address), HANDSHAKE_COST),
         )
         await self._listener.start()
@@ -274,7 +274,7 @@ class Server:
             limits=config.limits,
             clock=config.clock,
         )
-        self.memory.nodes.on_revoked.append(lambda node: app.close_streams_of(NODE_USER_PREFIX + node))
+        self.memory.nodes.on_revoked.append(lambda node: app.answering.close_streams_of(NODE_USER_PREFIX + node))
         return app
 
     def _ca_text(self) -> str:
