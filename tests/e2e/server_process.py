@@ -81,9 +81,10 @@ class ServerProcess:
         return layouts
 
     @contextlib.asynccontextmanager
-    async def session(self, **options: Any) -> AsyncIterator[aiohttp.ClientSession]:
+    async def session(self, connections_max: int = 0, **options: Any) -> AsyncIterator[aiohttp.ClientSession]:
+        """With as many connections as it likes, or so many."""
         tls = ssl.create_default_context(cafile=str(self.data_dir / "pki" / "ca.crt"))
         headers = {"Authorization": f"Bearer {self.token}"}
-        connector = aiohttp.TCPConnector(ssl=tls, limit=0)
+        connector = aiohttp.TCPConnector(ssl=tls, limit=connections_max)
         async with aiohttp.ClientSession(connector=connector, headers=headers, **options) as session:
             yield session

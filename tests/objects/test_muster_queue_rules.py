@@ -44,6 +44,7 @@ LEVEL: Raw = {"name": "level", "source": "JobLevel"}
         pytest.param(policy({"name": "x", "source": "Label", "key": "site/boost"}), id="label"),
         pytest.param(policy({"name": "x", "source": "Attribute", "key": "batch size"}), id="attribute"),
         pytest.param(policy({"name": "x", "source": "FairShare", "key": "group"}), id="fair share"),
+        pytest.param(policy({"name": "x", "source": "Tail", "key": "99.9"}), id="tail of all but one of a thousand"),
         pytest.param(policy({"name": "x", "source": "Constant", "constant": 3}), id="constant"),
     ],
 )
@@ -95,6 +96,21 @@ def test_right_policies(raw: Raw) -> None:
             "spec.factors[0].key",
             "Unsupported value",
             id="whose share",
+        ),
+        pytest.param(
+            policy({"name": "x", "source": "Tail", "key": "100"}),
+            "spec.factors[0].key",
+            "a percentage",
+            id="tail of all by a key",
+        ),
+        pytest.param(
+            policy({"name": "x", "source": "Tail", "key": "0"}), "spec.factors[0].key", "a percentage", id="tail of nobody"
+        ),
+        pytest.param(
+            policy({"name": "x", "source": "Tail", "key": "nan"}), "spec.factors[0].key", "a percentage", id="tail of no number"
+        ),
+        pytest.param(
+            policy({"name": "x", "source": "Tail", "key": "p99"}), "spec.factors[0].key", "a percentage", id="tail of a word"
         ),
         pytest.param(
             policy(WAITED | {"weight": 3}, formula="waited"), "spec.factors[0].weight", "has no effect", id="weight without use"

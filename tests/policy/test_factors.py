@@ -11,7 +11,7 @@ import pytest
 from muster.engine.work import Work
 from muster.objects.kinds.muster_queues import Factor, FactorSource
 from muster.policy.factors import OF_USE, SOURCES, Asked, column_of, remaining_s
-from muster.policy.table import Row, Table, View
+from muster.policy.table import Lateness, Row, Table, View
 
 NOW = 10_000.0
 RESOURCES = {"cpu": 0, "memory": 1, "bandwidth-egress": 2, "bandwidth-ingress": 3, "nvidia.com/gpu": 4, "koordinator.sh/gpu": 5}
@@ -26,7 +26,7 @@ def view(**changes: Any) -> View:
         "free": FREE,
         "shares": {"user": np.array([0.0, 1.0, 2.0]), "group": np.array([1.0]), "queue": np.array([3.0])},
         "queue_level": np.array([7.0]),
-        "longest_s": 9_000.0,
+        "lateness": {"": Lateness(9_000.0), "99": Lateness(2_000.0, 5_000.0)},
     }
     return View(**{**given, **changes})
 
@@ -64,7 +64,6 @@ def table() -> Table:
     made.put("runs", Work(submitted=8_000.0, estimate_s=800.0), Row(request=np.array([1_000, 0, 0, 0, 1, 0]), user="cyd"))
     row = made.row_of["runs"]
     made.started[row], made.is_running[row] = 9_000.0, True
-    made.backlog_s[made.row_of["told"]] = 500.0
     made.predict(made.row_of["new"], 50.0, 100.0, {"cpu": 250.0})
     return made
 
@@ -93,8 +92,9 @@ NAN = math.nan
         pytest.param("ShareOfCluster", "other.com/thing", [0, 0, 0], id="ShareOfCluster in what nobody has"),
         pytest.param("WaitingSeconds", "", [1_000, 5_400, 1_000], id="WaitingSeconds"),
         pytest.param("AgeSeconds", "", [1_000, 6_000, 2_000], id="AgeSeconds"),
-        pytest.param("BacklogSeconds", "", [NAN, 500, NAN], id="BacklogSeconds"),
         pytest.param("Tail", "", [1_050 / 9_000, 9_000 / 9_000, 2_200 / 9_000], id="Tail"),
+        pytest.param("Tail", "99", [1_050 / 2_000, 1, 2_200 / 2_000], id="Tail of all but one of a hundred"),
+        pytest.param("Tail", "some", [NAN, NAN, NAN], id="Tail of nobody"),
         pytest.param("EstimatedRunSeconds", "", [NAN, 3_600, 800], id="EstimatedRunSeconds"),
         pytest.param("PredictedRunSeconds", "", [50, NAN, NAN], id="PredictedRunSeconds"),
         pytest.param("EstimatedUse", "cpu", [0.5, 8, 1], id="EstimatedUse is the request, where nothing is said"),

@@ -243,6 +243,17 @@ RANKINGS = [
         ["mad", "waited", "low", "wide", "nothing"],
         id="bids",
     ),
+    pytest.param(
+        "quick-not-late",  # the bounds of the view: 9,000 s for the last; 2,000 s for 99 %, and who takes 5,000 s is spared
+        {
+            "spared": job(0.3, estimate_s=5_000.0),
+            "quick": job(estimate_s=600.0),
+            "last": job(2, estimate_s=HOUR),
+            "nearly last": job(0.5, estimate_s=1_200.0),
+        },
+        ["nearly last", "last", "quick", "spared"],
+        id="quick, but nobody too late",
+    ),
 ]
 
 

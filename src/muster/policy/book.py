@@ -85,6 +85,8 @@ class Book:
         self._placed: dict[str, _Placed] = {}
         self._pods_of: dict[str, dict[str, None]] = {}
         """By unit: its placed pods."""
+        self.finding: Callable[[int], None] | None = None
+        """Told of the row of a unit that runs and was never seen waiting."""
         self.stopping: Callable[[str, int], None] | None = None
         """Told of a unit and its row when nothing of it runs any more, before the row forgets."""
 
@@ -282,11 +284,14 @@ class Book:
             return
         self.surprises += 1
         pods = [self.state.pods[uid] for uid in uids]
+        is_found = row is None
         if row is None:
             row = self._put(unit_id, pods[0], pods, pods)
         if not table.is_running[row]:
             table.is_running[row] = True
             table.started[row] = min(self._started(pod) for pod in pods)
+        if is_found and self.finding is not None:
+            self.finding(row)
         used = _sum(pods)
         table.hold(row, used)
         if not table.is_waiting[row]:

@@ -9,6 +9,7 @@ Work that runs is scored by the same factors: that is how preemption compares it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -62,6 +63,16 @@ class Asked:
         if found is None:
             found = self._kept["age"] = np.maximum(self.now - self.column("submitted"), 0.0)
         return found
+
+    @property
+    def takes_s(self) -> Array:
+        """Seconds from its submission to its end, if it runs from now on."""
+        return self.age + _known_or(self.remaining, 0.0)
+
+
+def takes_s(table: Table, rows: Indices, now: float) -> Array:
+    """As `Asked.takes_s`."""
+    return np.maximum(now - table.submitted[rows], 0.0) + _known_or(remaining_s(table, rows, now), 0.0)
 
 
 def expected_s(table: Table, rows: Indices) -> Array:
@@ -160,10 +171,19 @@ def waiting(asked: Asked, key: str = "") -> Array:
 
 
 def tail(asked: Asked, key: str = "") -> Array:
-    """How late it is: its age and what it has still to run, over the longest that any unit present would take in all if each
-    just waited for what was there before it. 1 is as late as the last would be with first come, first served."""
-    found: Array = (asked.age + _known_or(asked.remaining, 0.0)) / asked.view.longest_s
-    return found
+    """How late it is: what it takes in all, over what the last of all would have taken with first come, first served. With a
+    percentage as key: over what so many of a hundred would have taken at most; and 1 at most for as many as may be later."""
+    bounds = asked.view.lateness.get(key)
+    return bounds.of(asked.takes_s) if bounds is not None else np.full(len(asked.rows), np.nan)
+
+
+def tail_percent(key: str) -> float:
+    """The percentage that the key of a `Tail` says; all, without one; NaN for what is none."""
+    try:
+        found = float(key or 100)
+    except ValueError:
+        return math.nan
+    return found if 0 < found <= 100 else math.nan
 
 
 def estimated_use(asked: Asked, key: str = "") -> Array:
@@ -257,7 +277,6 @@ SOURCES: Final[Mapping[str, Callable[[Asked, str], Array]]] = {
     "ShareOfCluster": share_of_cluster,
     "WaitingSeconds": waiting,
     "AgeSeconds": lambda a, key: a.age,
-    "BacklogSeconds": lambda a, key: a.table.backlog_s[a.rows],
     "Tail": tail,
     "EstimatedRunSeconds": lambda a, key: a.table.estimate_s[a.rows],
     "PredictedRunSeconds": lambda a, key: a.table.predicted_s[a.rows],
@@ -278,7 +297,6 @@ SOURCES: Final[Mapping[str, Callable[[Asked, str], Array]]] = {
 
 _UNSURE: Final = frozenset(
     {
-        "BacklogSeconds",
         "Tail",
         "EstimatedRunSeconds",
         "PredictedRunSeconds",

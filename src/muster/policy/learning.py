@@ -69,7 +69,6 @@ class Learning:
         self._failed: dict[str, dict[str, dict[str, str]]] = {}
         """By unit and pod: labels of the node that it failed on."""
         self._anew_at = ANEW_FIRST
-        book.stopping = self._stopping
         if predictor is not None:
             book.state.extras[ADVICE] = self
 
@@ -108,7 +107,7 @@ class Learning:
         row = self._book.table.row_of.get(pod.unit) if pod is not None else None
         return self.predictor.leanings(self._book.table.works[row]) if row is not None else ()
 
-    def _stopping(self, unit_id: str, row: int) -> None:
+    def stopping(self, unit_id: str, row: int) -> None:
         """Nothing of the unit runs any more; its row still says what ran."""
         labels, failed = self._where.pop(unit_id, {}), self._failed.pop(unit_id, {})
         has_ended_well = self._well.pop(unit_id, False)

@@ -27,9 +27,10 @@ from muster.engine.state import State
 from muster.engine.units import Unit
 from muster.objects.kinds.muster_queues import SchedulingPolicySpec
 from muster.objects.reasons import Reason, Verdict
-from muster.policy.backlog import Backlog
 from muster.policy.book import Book
 from muster.policy.eta import Forecaster
+from muster.policy.factors import served_s
+from muster.policy.first_come import FirstCome
 from muster.policy.gate import Gate
 from muster.policy.in_force import InForce
 from muster.policy.learning import Foretells, Learning
@@ -80,13 +81,14 @@ class PolicyOrder:
         self.state = state
         self.book = Book(state)
         self._in_force = InForce(state)
-        self.backlog = Backlog(self.book.table)
-        self.views = Views(self.book, self.backlog)
+        self.first_come = FirstCome(self.book.table)
+        self.views = Views(self.book, self.first_come)
         self.ranker = Ranker(self.book.table, self.book.tree, self.policy_of)
         self.plans = Plans(self.book, self.ranker)
         self.gate = Gate(self.book, self.plans)
         self.preempting = Preempting(self.book, self.plans, self.ranker, self.views.of)
         self.learning = Learning(self.book, self._predictor)
+        self.book.finding, self.book.stopping = self._finding, self._stopping
         self.forecaster = Forecaster(self)
         self._places = _Places(self.book)
         self._telling = Telling(self)
@@ -103,6 +105,8 @@ class PolicyOrder:
         match event:
             case ev.PodSeen(pod=facts):
                 self.learning.seen(facts)
+                if facts.is_finished and not facts.metadata.deletion_timestamp:
+                    self.first_come.ending(book.unit_of_placed(facts.metadata.uid))
                 pod = self.state.pods.get(facts.metadata.uid)
                 if pod is not None and book.reread(pod):
                     self.gate.call(pod.unit)
@@ -176,7 +180,8 @@ class PolicyOrder:
         if row is not None:
             self.views.add_up()
             self.learning.foretell(row)
-            self.backlog.joined(row, self.state.now)
+            self.book.settle()  # an earlier attempt may have gone just now
+            self.first_come.joined(row, self.state.now)
             self.forecaster.joined(row)
 
     def left(self, unit_id: str) -> None:
@@ -186,9 +191,24 @@ class PolicyOrder:
         self.plans.front.awaits(unit_id, False)
         self._telling.refused.pop(unit_id, None)
         self.book.leave(unit_id)
-        self.forecaster.left(unit_id, self.state.now, has_started=unit_id in self.book.table.row_of)
-        if self.book.surprises != before and unit_id in self.book.table.row_of:
+        has_started = unit_id in self.book.table.row_of
+        self.forecaster.left(unit_id, self.state.now, has_started=has_started)
+        if not has_started:
+            self.first_come.gone(unit_id, self.state.now)
+        elif self.book.surprises != before:
             self.plans.started(unit_id, before, self.book.placed_pods(unit_id))
+
+    def _finding(self, row: int) -> None:
+        """A unit runs that was not seen waiting."""
+        self.views.add_up()
+        self.first_come.found(row, self.state.now)
+
+    def _stopping(self, unit_id: str, row: int) -> None:
+        """Nothing of the unit runs any more; its row still says what ran."""
+        self.learning.stopping(unit_id, row)
+        table, now = self.book.table, self.state.now
+        if not table.is_waiting[row]:
+            self.first_come.stopped(unit_id, float(served_s(table, np.array([row]), now)[0]), now)
 
     def parked(self, unit: Unit, verdict: Verdict, now: float) -> None:
         row = self.book.table.row_of.get(unit.id)
@@ -214,7 +234,6 @@ class PolicyOrder:
             book.refill()
             self._called_anew()
         book.settle()
-        self.backlog.settle()
         self.views.add_up()
         # What has been used counts only between queues, and where a policy looks at it.
         used = book.room_version if self.ranker.depends_on_use else 0
@@ -329,7 +348,7 @@ class PolicyOrder:
         return {
             "started": started,
             "people": self.book.people.checkpoint(),
-            "backlog": self.backlog.kept(),
+            "firstCome": self.first_come.kept(),
             "look": [self._look_at, self._look_s],
             "policies": self._in_force.checkpoint(),
             "learned": self.learning.checkpoint(),
@@ -339,7 +358,7 @@ class PolicyOrder:
     def restore(self, kept: Mapping[str, object]) -> None:
         self.book.settle()
         table = self.book.table
-        started, people, backlog = kept.get("started"), kept.get("people"), kept.get("backlog")
+        started, people, first_come = kept.get("started"), kept.get("people"), kept.get("firstCome")
         for unit_id, time in started.items() if isinstance(started, Mapping) else ():
             row = table.row_of.get(unit_id)
             if row is not None and table.is_running[row]:
@@ -350,8 +369,8 @@ class PolicyOrder:
             self.ranker.forget_policies()
         if isinstance(people, Mapping):
             self.book.people.restore(people)
-        if isinstance(backlog, Mapping):
-            self.backlog.restore({str(key): float(value) for key, value in backlog.items()})
+        if isinstance(first_come, Mapping):
+            self.first_come.restore(first_come)
         learned = kept.get("learned")
         if isinstance(learned, Mapping):
             self.learning.restore(learned)

@@ -40,7 +40,6 @@ _FLOATS = (
     "attained_s",
     "preemptions",
     "checkpoint_s",
-    "backlog_s",
     "dominant",
     "used_dominant",
     "score",
@@ -138,7 +137,6 @@ class Table:
     attained_s: Array
     preemptions: Array
     checkpoint_s: Array
-    backlog_s: Array
     dominant: Array
     used_dominant: Array
     pin: Array
@@ -195,7 +193,7 @@ class Table:
                 self._double()
             row = self.row_of[unit_id] = self._free.pop()
             self.ids[row] = unit_id
-            self.started[row] = self.backlog_s[row] = NAN
+            self.started[row] = NAN
             self.predicted_s[row] = self.predicted_high_s[row] = NAN
             self.used_dominant[row] = 0.0
             self.used[:, row] = 0
@@ -368,6 +366,19 @@ def _doubled(array: Array) -> Array:
     return np.concatenate([array, np.zeros_like(array)], axis=-1)
 
 
+class Lateness(msgspec.Struct, frozen=True):
+    """The bounds of a moment. `bound_s` is what all but the last few would have taken at most. As many as those may really be
+    later, and they are the ones that take longer than `spared_s`."""
+
+    bound_s: float = NAN
+    spared_s: float = math.inf
+
+    def of(self, takes_s: Array) -> Array:
+        """How late work is that takes so long in all: 1 is at the bound, and never more for those that are spared."""
+        late: Array = takes_s / self.bound_s
+        return np.where(takes_s > self.spared_s, np.minimum(late, 1.0), late) if self.spared_s < math.inf else late
+
+
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """What policies may read beside the table. Read only."""
 
@@ -380,9 +391,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """`user`, `group`, `queue`: faded use over what it is entitled to, by number: 0 has used nothing, 1 exactly its share. Who
     has no number has used nothing."""
     queue_level: Array = msgspec.field(default_factory=lambda: np.zeros(0))
-    longest_s: float = NAN
-    """Of all units present, the most that one takes from submission to end if each waits for what was there before it:
-    `backlog_s` plus its expected run time. NaN where nothing is known."""
+    lateness: Mapping[str, Lateness] = msgspec.field(default_factory=dict)
+    """By the key of a factor `Tail`: from when on work is late."""
 
     @property
     def pressure(self) -> float:

@@ -1,4 +1,4 @@
-"""What policies see beside the table: the size of the cluster, what is free, shares that fade, the backlog of all.
+"""What policies see beside the table: the size of the cluster, what is free, shares that fade, from when on work is late.
 
 One `View` per policy, worked out when it is first asked for at a moment, and only as much of it as the policy's factors read.
 Fed by nothing: it reads the engine's state and the books. Pure, single-threaded.
@@ -6,17 +6,17 @@ Fed by nothing: it reads the engine's state and the books. Pure, single-threaded
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 
-from muster.engine.columns import Array
+from muster.engine.columns import Array, nonzero
 from muster.objects.kinds.muster_queues import SchedulingPolicySpec
-from muster.policy.backlog import Backlog
 from muster.policy.book import Book
-from muster.policy.factors import OF_FREE
-from muster.policy.table import View
+from muster.policy.factors import OF_FREE, tail_percent, takes_s
+from muster.policy.first_come import FirstCome
+from muster.policy.table import Lateness, View
 
 _NOT_READ: Final[Array] = np.zeros(0, np.int64)
 SPECS_MAX: Final = 256
@@ -24,8 +24,8 @@ SPECS_MAX: Final = 256
 
 
 class Views:
-    def __init__(self, book: Book, backlog: Backlog) -> None:
-        self._book, self._backlog, self._state = book, backlog, book.state
+    def __init__(self, book: Book, first_come: FirstCome) -> None:
+        self._book, self._first_come, self._state = book, first_come, book.state
         self._total: Array = np.zeros(0, np.int64)
         self.total_version = -1
         """Of the nodes that `_total` was added up from."""
@@ -49,9 +49,16 @@ class Views:
                 free=state.nodes.free.sum(axis=1) if sources & OF_FREE else _NOT_READ,
                 shares=book.people.shares(spec, state.now) if "FairShare" in sources else {},
                 queue_level=book.tree.layout(book.table.queues).queue_level,
-                longest_s=self._backlog.longest_s() if "Tail" in sources else math.nan,
+                lateness=self._lateness(spec) if "Tail" in sources else {},
             )
         return found
+
+    def _lateness(self, spec: SchedulingPolicySpec) -> Mapping[str, Lateness]:
+        """By the key of each factor `Tail`."""
+        table, now = self._book.table, self._state.now
+        there = takes_s(table, nonzero(table.is_waiting | table.is_running), now)
+        keys = {factor.key for factor in spec.factors if factor.source == "Tail"}
+        return {key: self._first_come.lateness(tail_percent(key), there, now) for key in sorted(keys)}
 
     def _sources_of(self, spec: SchedulingPolicySpec) -> frozenset[str]:
         kept = self._sources.get(id(spec))

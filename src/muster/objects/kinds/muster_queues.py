@@ -24,7 +24,6 @@ FactorSource = Literal[
     "ShareOfCluster",
     "WaitingSeconds",
     "AgeSeconds",
-    "BacklogSeconds",
     "Tail",
     "EstimatedRunSeconds",
     "PredictedRunSeconds",

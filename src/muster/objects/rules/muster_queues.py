@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -44,11 +45,13 @@ _KEYS: Final[Mapping[str, tuple[str, bool]]] = {
     "Pressure": (_RESOURCE, False),
     "Interference": (_RESOURCE, False),
     "FairShare": ("whose share", False),
+    "Tail": ("how many of a hundred", False),
     "Attribute": ("an attribute", True),
     "Label": ("a label", True),
 }
 """What a source's key names, and whether there must be one. Sources that are not here take none."""
 _KEY_LEN_MAX: Final = 317
+_PERCENT: Final = re.compile(r"[0-9]{1,2}(\.[0-9]{1,6})?", re.ASCII)
 
 
 def check_policy(report: Report, raw: Raw, _old: Raw | None = None) -> None:
@@ -109,6 +112,9 @@ def _check_key(report: Report, source: str, key: str, path: str) -> None:
     elif source == "FairShare":
         if key not in SHARED_BY:
             report.unsupported(path, key, SHARED_BY)
+    elif source == "Tail":
+        if not _PERCENT.fullmatch(key) or not 0 < float(key) < 100:
+            report.invalid(path, key, "must be a percentage above 0 and below 100, as in '99'; without a key it is all of them")
     elif what == _RESOURCE:
         _check_resource(report, key, path)
 
