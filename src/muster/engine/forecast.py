@@ -23,7 +23,7 @@ import numpy as np
 
 from muster.engine.blocks import one_shape
 from muster.engine.columns import Array, Mask, nonzero
-from muster.engine.counting import COPIES_MAX, Group, copies, groups_of, place_groups
+from muster.engine.counting import COPIES_MAX, Group, copies, copies_in_all, groups_of, place_groups
 from muster.engine.reprieve import all_amounts
 from muster.engine.shapes import Shape
 from muster.engine.victims import Ask, Room, add_at, free_ahead, select
@@ -118,14 +118,14 @@ class Forecast:
     def _first_step(self, group: Group) -> int | None:
         """The first step at which there is room for a group; None if there is none. All releases at once: after each, how many
         more pods its node has room for than before it, added up in the order of time."""
+        if self._start.shape[1] == 1:
+            return self._first_step_of_one(group)
         room = copies(group.shape, self._start, group.mask)
-        missing = group.count - int(room.sum())
+        missing = group.count - int(np.add.reduce(room))
         if missing <= 0:
             return 0
         if not len(self._nodes):
             return None
-        if len(room) == 1:
-            return self._first_step_of_one(group)
         by_node, first, lengths = self._by_node
         nodes = self._nodes[by_node]
         after: Array = np.full(len(nodes), COPIES_MAX, np.int64)
@@ -148,14 +148,18 @@ class Forecast:
         return bisect_left(self._ends, at + 1) + 1 if reached[at] else None
 
     def _first_step_of_one(self, group: Group) -> int | None:
-        """The same where there is one node, which has room already for fewer than are asked for: when it has room for all."""
-        if group.mask is not None and not group.mask[0]:
+        """The same where there is one node: when it has room for all."""
+        if copies_in_all(group.shape, self._start, group.mask) >= group.count:
+            return 0
+        if not len(self._nodes) or (group.mask is not None and not group.mask[0]):
             return None
-        fits: Mask = np.ones(len(self._nodes), np.bool_)
+        last = 0
         for row, amount in group.shape.asks:
-            fits &= self._held[row].cumsum() >= amount * group.count - int(self._start[row, 0])
-        at = int(fits.argmax())
-        return bisect_left(self._ends, at + 1) + 1 if fits[at] else None
+            missing = amount * group.count - self._start.item(row, 0)
+            if missing > 0:
+                # Amounts that are given back are none below zero, so their sum only grows.
+                last = max(last, int(self._held[row].cumsum().searchsorted(missing)))
+        return bisect_left(self._ends, last + 1) + 1 if last < len(self._nodes) else None
 
     @functools.cached_property
     def _by_node(self) -> tuple[Array, Array, Array]:

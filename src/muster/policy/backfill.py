@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from muster.engine.columns import Array, Mask, nonzero
-from muster.engine.counting import Group, copies, place_groups
+from muster.engine.counting import Group, copies_in_all, place_groups
 from muster.engine.forecast import Forecast
 from muster.engine.reprieve import all_amounts
 from muster.engine.shapes import Shape
@@ -135,7 +135,7 @@ def _beside(free: Array, coming: Releases, taken: Array, end: float) -> tuple[Ar
     free = free - taken
     if not np.isfinite(end):
         return free, coming
-    slots = nonzero(np.asarray(taken.any(axis=0)))
+    slots = nonzero(np.logical_or.reduce(taken, axis=0))
     times = np.concatenate([coming.times, np.full(len(slots), end)])
     held = np.concatenate([coming.held, taken[:, slots]], axis=1)
     return free, Releases(times, np.concatenate([coming.nodes, slots]), held)
@@ -145,7 +145,7 @@ def room_for(pieces: Pieces, free: Array, capacity: Array, feasible: Feasible) -
     """How many such units fit into `free`; where a unit is of several shapes, 1 if one does."""
     if len(pieces) == 1:
         shape, count = pieces[0]
-        return int(copies(shape, free, feasible(shape)).sum()) // count
+        return copies_in_all(shape, free, feasible(shape)) // count
     groups = groups_of(pieces, feasible)
     return 0 if place_groups(free.copy(), groups, capacity) is None else 1
 

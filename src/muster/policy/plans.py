@@ -66,6 +66,8 @@ class Plans:
         self._ever_of: tuple[int, ...] = ()
         self._free: Array = np.zeros(0, np.int64)
         self._free_of: tuple[int, ...] = ()
+        self._fitting: tuple[object, object, Array] = (None, None, self._free)
+        """The last answer of `_within`, behind what it was about."""
         self._lines: tuple[object, Array] | None = None
         self._passing: tuple[str, Bound] = ("", Bound())
 
@@ -261,10 +263,13 @@ class Plans:
         return bool(len(self._within(rows)))
 
     def _within(self, rows: Array) -> Array:
-        """Nobody else fits than these, whatever the nodes."""
+        """Nobody else fits than these, whatever the nodes. `rows` are asked about again while nothing has changed."""
         request, free = self._book.table.request, self._free_in_all()
+        if self._fitting[0] is rows and self._fitting[1] is free:
+            return self._fitting[2]
         height = min(len(free), len(request))
-        found: Array = rows[(request[:height, rows] <= free[:height, None]).all(axis=0)]
+        found: Array = rows[np.logical_and.reduce(request[:height, rows] <= free[:height, None], axis=0)]
+        self._fitting = (rows, free, found)
         return found
 
     def _free_in_all(self) -> Array:
@@ -272,7 +277,7 @@ class Plans:
         nodes = self._state.nodes
         made_of = (self._book.room_version, nodes.version, len(nodes.free))
         if made_of != self._free_of:
-            self._free, self._free_of = np.maximum(nodes.free, 0).sum(axis=1), made_of
+            self._free, self._free_of = np.add.reduce(np.maximum(nodes.free, 0), axis=1), made_of
         return self._free
 
     def may_go(self, rows: Array, ranked: Ranked, now: float) -> Array:
@@ -303,16 +308,16 @@ class Plans:
         free = self._free_in_all()
         height = min(len(free), len(table.request))
         together = np.cumsum(table.request[:height, rows[first:stop]], axis=1) <= free[:height, None]
-        count = _true_ahead(np.asarray(together.all(axis=0)))
+        count = _true_ahead(np.logical_and.reduce(together, axis=0))
         chosen: Array = rows[first : first + max(count, 1)]
         return chosen
 
     def _pieces_of(self, rows: Array) -> tuple[list[Pieces], Array]:
         """What the rows are made of, each once, and which of them each row is: kinds of many queues are often made alike."""
-        kinds, of = np.unique(self._book.table.kind[rows], return_inverse=True)
+        kinds = self._book.table.kind[rows].tolist()
         numbers: dict[Pieces, int] = {}
-        number = [numbers.setdefault(self._book.pieces[kind], len(numbers)) for kind in kinds.tolist()]
-        return list(numbers), np.array(number, np.int64)[of]
+        number = {kind: numbers.setdefault(self._book.pieces[kind], len(numbers)) for kind in dict.fromkeys(kinds)}
+        return list(numbers), np.array([number[kind] for kind in kinds], np.int64)
 
     def _allowed(self, plans: Sequence[Plan], rows: Array, pieces: Sequence[Pieces | None], of: Array, now: float) -> Mask:
         """Whom no plan keeps from going. `of`: which of the pieces each row is made of; None for those that do not fit."""
