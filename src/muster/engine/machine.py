@@ -36,6 +36,10 @@ from muster.engine.waking import RoomInAll, fits_at, promised, wake_for_node, wa
 from muster.objects.reasons import Reason, Verdict
 
 Configure = Callable[[Mapping[str, object]], Sequence[Profile]]
+_OF_NODES = (ev.NodeSeen, ev.NodeGone)
+_OF_PODS = (ev.PodSeen, ev.PodGone, ev.Bound)
+"""Listeners do not hear of these: there are many, and who wants to know follows pods."""
+_TICK = ev.Tick()
 
 
 class Engine:
@@ -79,7 +83,7 @@ class Engine:
         state.now = now = max(now, state.now)
         decisions, self.left_over = self.left_over, []
         if has_time_passed:
-            self._take_in(ev.Tick(), decisions)  # plugins notice what time alone has changed before anything is decided
+            self._take_in(_TICK, decisions)  # plugins notice what time alone has changed before anything is decided
         for event in events:
             self.take_in(event, decisions)
         state.flush_nodes()
@@ -198,8 +202,9 @@ class Engine:
         waiting.wake_by(woken - {Wake.NODE})
         waiting.wake_by((Wake.TIME,))
         waiting.wake_due(state.now)
-        if freed:
-            waiting.wake_by((Wake.ROOM,))
+        if not freed:
+            return
+        waiting.wake_by((Wake.ROOM,))
         kept, in_all = promised(state), RoomInAll(state)
         for slot in sorted(freed):
             if not waiting.parked:
@@ -234,20 +239,22 @@ class Engine:
 
     def _apply(self, event: ev.AnyEvent, decisions: list[AnyDecision]) -> None:
         state = self.state
-        if isinstance(event, ev.NodeSeen | ev.NodeGone):
+        if isinstance(event, _OF_NODES):
             state.apply_node(event)
             return
         if state.has_unflushed_nodes:
             state.flush_nodes()
         match event:
+            case ev.Tick():
+                pass
             case ev.PodSeen(pod=pod):
                 self._roster.see(pod, decisions)
             case ev.PodGone(uid=uid):
                 self._roster.remove(uid, decisions)
-            case ev.BindFailed():
-                self._bind_failed(event, decisions)
             case ev.Bound(uid=uid):
                 self._bound(uid)
+            case ev.BindFailed():
+                self._bind_failed(event, decisions)
             case ev.Planned():
                 self._planned(event, decisions)
             case ev.EvictFailed(uid=uid):
@@ -276,7 +283,7 @@ class Engine:
                 self._roster.see_task_group(event, decisions)
             case _:
                 apply_book(event, state)
-        if not isinstance(event, ev.PodSeen | ev.PodGone | ev.Bound):
+        if not isinstance(event, _OF_PODS):
             for observer in state.listeners:
                 slots = state.tell(observer, "event", event) or ()
                 if slots and observer.scope is Scope.NODE:

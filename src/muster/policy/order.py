@@ -63,9 +63,11 @@ class _Places:
 
 
 class PolicyOrder:
-    def __init__(self, predictor: Foretells | None = None, *, learns: bool = True) -> None:
-        """`predictor`: the usual one unless another is given; none with `learns` False: then only what owners say is known."""
+    def __init__(self, predictor: Foretells | None = None, *, learns: bool = True, forecasts: bool = True) -> None:
+        """`predictor`: the usual one unless another is given; none with `learns` False: then only what owners say is known.
+        Without `forecasts` nothing is kept for telling when work will start, which decides nothing: for simulations."""
         self._predictor = (predictor or Predictor()) if learns else None
+        self._forecasts = forecasts
         self.book: Book
         self.plugin: Plugin | None = PolicyPlugin(self)
         self._is_stale = False
@@ -177,16 +179,19 @@ class PolicyOrder:
             self.views.add_up()
             self.learning.foretell(row)
             self.backlog.joined(row, self.state.now)
-            self.forecaster.joined(row)
+            if self._forecasts:
+                self.forecaster.joined(row)
 
     def left(self, unit_id: str) -> None:
         before = self.book.surprises
-        self.forecaster.leaves(unit_id)
+        if self._forecasts:
+            self.forecaster.leaves(unit_id)
         self.gate.left(unit_id)
         self.plans.front.awaits(unit_id, False)
         self._telling.refused.pop(unit_id, None)
         self.book.leave(unit_id)
-        self.forecaster.left(unit_id, self.state.now, has_started=unit_id in self.book.table.row_of)
+        if self._forecasts:
+            self.forecaster.left(unit_id, self.state.now, has_started=unit_id in self.book.table.row_of)
         if self.book.surprises != before and unit_id in self.book.table.row_of:
             self.plans.started(unit_id, before, self.book.placed_pods(unit_id))
 
@@ -364,8 +369,8 @@ class PolicyOrder:
 class UnlearnedOrder(PolicyOrder):
     """The same without any learning, under a name of its own: so a log of it replays without, too."""
 
-    def __init__(self) -> None:
-        super().__init__(learns=False)
+    def __init__(self, *, forecasts: bool = True) -> None:
+        super().__init__(learns=False, forecasts=forecasts)
 
 
 def _of_user(user: UserFacts) -> tuple[object, ...]:

@@ -101,7 +101,7 @@ def candidates(table: Table, rules: PolicyPreemption, bounds: Array, now: float)
     return found
 
 
-def scores_of(policy: Policy, table: Table, rows: Array, running: Array, *, now: float, view: View) -> Scores:
+def scores_of(policy: Policy, table: Table, rows: Array, running: Array, *, now: float, view_of: ViewOf) -> Scores:
     """`running` are the scores of the running `rows`."""
     rules = policy.spec.preemption
 
@@ -113,7 +113,8 @@ def scores_of(policy: Policy, table: Table, rows: Array, running: Array, *, now:
         stopped.started[:] = NAN
         stopped.attained_s = kept
         stopped.preemptions = stopped.preemptions + 1
-        return policy.scores(stopped, np.arange(len(rows)), now, view).total, rules.restart_cost_seconds + lost_s
+        waiting = policy.scores(stopped, np.arange(len(rows)), now, view_of(policy.spec)).total
+        return waiting, rules.restart_cost_seconds + lost_s
 
     return Scores(rows, running, rest)
 
@@ -350,8 +351,7 @@ class Preempting:
     def keep(self, policy: Policy, rows: Array, running: Array, now: float) -> None:
         """The scores of running rows, as they were just worked out."""
         self._be_at(now)
-        view = self._view_of(policy.spec)
-        self._scores[id(policy)] = scores_of(policy, self._book.table, rows, running, now=now, view=view)
+        self._scores[id(policy)] = scores_of(policy, self._book.table, rows, running, now=now, view_of=self._view_of)
 
 
 def _for_one(book: Book, pods: PodBlock, ask: Ask, helper: PostFilterHelper) -> Nomination | None:

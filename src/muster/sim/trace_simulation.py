@@ -55,7 +55,8 @@ def simulate(
 ) -> Outcome:
     """What would become of the jobs. SimulationError when the policy or a plugin failed on the way. With `recorder`, all
     decisions are recorded as a scheduler's are."""
-    engine = new_engine(setup.configuration, setup.estimates, explains=recorder is not None)
+    is_told = recorder is not None
+    engine = new_engine(setup.configuration, setup.estimates, explains=is_told, forecasts=is_told)
     recorded = Recorded(engine, recorder, lambda _: engine, holder="simulation") if recorder is not None else None
     names = tuple(engine.profiles)
     shaping = Shaping(setup.cluster, jobs, DEFAULT_SCHEDULER if DEFAULT_SCHEDULER in names else names[0])
@@ -90,12 +91,15 @@ def _flushing(step: Step, recorder: Recorder) -> Step:
     return flushed
 
 
-def new_engine(configuration: Mapping[str, Any] | None, estimates: Estimates, *, explains: bool = False) -> Engine:
-    """The scheduler's own engine; predictions come from history, so it has them with `history` only."""
+def new_engine(
+    configuration: Mapping[str, Any] | None, estimates: Estimates, *, explains: bool = False, forecasts: bool = False
+) -> Engine:
+    """The scheduler's own engine; predictions come from history, so it has them with `history` only. What decides nothing is
+    left out unless it is asked for: why work waits, and when it will start."""
     registry = discover()
     document = configuration if configuration is not None else default_document()
     profiles = read(document, registry).build(registry)
-    order = PolicyOrder() if estimates == "history" else UnlearnedOrder()
+    order = PolicyOrder(forecasts=forecasts) if estimates == "history" else UnlearnedOrder(forecasts=forecasts)
     engine = Engine(profiles, configure=profiles_from(registry), order=order, explains=explains)
     engine.configuration = document
     return engine
