@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -68,15 +68,9 @@ class Forecast:
 
     def _load(self, times: Array, nodes: Array, held: Array, now: float) -> None:
         order = times.argsort(kind="stable")
-        times = times[order]
+        self._times: Array = times[order]
         self._nodes: Array = nodes[order]
         self._held: Array = held[:, order]
-        is_last: Mask = np.ones(len(times), np.bool_)
-        np.not_equal(times[1:], times[:-1], out=is_last[:-1])
-        self._times: list[float] = times[is_last].tolist()
-        """The different times at which something ends."""
-        self._ends: list[int] = (nonzero(is_last) + 1).tolist()
-        """How many have ended by each of them."""
         self._now = now
 
     def earliest_start(self, members: Sequence[Shape], feasible: Callable[[Shape], Mask] | None = None) -> float | None:
@@ -89,37 +83,46 @@ class Forecast:
             return None
         first = 0
         for group in groups:
-            step = self._first_step(group)
-            if step is None:
+            count = self._first(group)
+            if count is None:
                 return None
             # As more room never hurts one group, all fit, each for itself, when the last of them does.
-            first = max(first, step)
-        found = self._scan(first, groups) if len(groups) > 1 else first
-        return None if found is None else self._time(found)
+            first = max(first, count)
+        if len(groups) > 1:
+            step = self._scan(bisect_left(self._counts, first), groups)
+            if step is None:
+                return None
+            first = self._count(step)
+        return self._now if first == 0 else float(self._times[first - 1])
 
     def free_at(self, time: float) -> Array:
         """Free amounts (rows, nodes) when everything that ends by then has ended. A copy."""
         free = self._start.copy()
-        self._release(free, 0, self._count(bisect_right(self._times, time)))
+        self._release(free, 0, int(self._times.searchsorted(time, "right")))
         return free
 
-    # -- inside: step 0 is now before any release, step k after the k-th time ------------------------------------------------
+    # -- inside: step 0 is now before any release, step k after all of the k-th of the different times -----------------------
 
-    def _time(self, step: int) -> float:
-        return self._now if step == 0 else self._times[step - 1]
+    @functools.cached_property
+    def _counts(self) -> list[int]:
+        """By step: how many releases there have been."""
+        times = self._times
+        is_last: Mask = np.ones(len(times), np.bool_)
+        np.not_equal(times[1:], times[:-1], out=is_last[:-1])
+        return [0, *(nonzero(is_last) + 1).tolist()]
 
     def _count(self, step: int) -> int:
-        return 0 if step == 0 else self._ends[step - 1]
+        return self._counts[step]
 
     def _release(self, free: Array, begin: int, end: int) -> None:
         if end > begin:
             add_at(free, self._nodes[begin:end], self._held[:, begin:end])
 
-    def _first_step(self, group: Group) -> int | None:
-        """The first step at which there is room for a group; None if there is none. All releases at once: after each, how many
+    def _first(self, group: Group) -> int | None:
+        """After how many releases there is room for a group; None if there never is. All releases at once: after each, how many
         more pods its node has room for than before it, added up in the order of time."""
         if self._start.shape[1] == 1:
-            return self._first_step_of_one(group)
+            return self._first_of_one(group)
         room = copies(group.shape, self._start, group.mask)
         missing = group.count - int(np.add.reduce(room))
         if missing <= 0:
@@ -145,9 +148,9 @@ class Forecast:
         more[by_node] = after - before
         reached = more.cumsum() >= missing
         at = int(reached.argmax())
-        return bisect_left(self._ends, at + 1) + 1 if reached[at] else None
+        return at + 1 if reached[at] else None
 
-    def _first_step_of_one(self, group: Group) -> int | None:
+    def _first_of_one(self, group: Group) -> int | None:
         """The same where there is one node: when it has room for all."""
         if copies_in_all(group.shape, self._start, group.mask) >= group.count:
             return 0
@@ -159,7 +162,7 @@ class Forecast:
             if missing > 0:
                 # Amounts that are given back are none below zero, so their sum only grows.
                 last = max(last, int(self._held[row].cumsum().searchsorted(missing)))
-        return bisect_left(self._ends, last + 1) + 1 if last < len(self._nodes) else None
+        return last + 1 if last < len(self._nodes) else None
 
     @functools.cached_property
     def _by_node(self) -> tuple[Array, Array, Array]:
@@ -176,7 +179,7 @@ class Forecast:
 
     def _scan(self, first: int, groups: Sequence[Group]) -> int | None:
         """The first step from `first` on at which the greedy search places every group."""
-        capacity, last = self._state.nodes.capacity, len(self._times)
+        capacity, last = self._state.nodes.capacity, len(self._counts) - 1
         free = self._start.copy()
         self._release(free, 0, self._count(first))
         for step in range(first, min(first + SCAN_MAX, last + 1)):
@@ -191,7 +194,7 @@ class Forecast:
 
     def _bisect_from(self, low: int, free: Array, groups: Sequence[Group]) -> int | None:
         """Past the scan: halve, as if more room never hurt. What is found fits; something earlier might too."""
-        capacity, high = self._state.nodes.capacity, len(self._times)
+        capacity, high = self._state.nodes.capacity, len(self._counts) - 1
         everything = free.copy()
         self._release(everything, self._count(low), self._count(high))
         if place_groups(everything, groups, capacity) is None:

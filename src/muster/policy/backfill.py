@@ -83,12 +83,14 @@ class Releases(msgspec.Struct, frozen=True):
     held: Array
 
 
-def releases(state: State, ends: Array) -> Releases:
-    """`ends` by index of the placed pods: when each is expected to end; infinite for who is not."""
+def releases(state: State, indices: Array, ends: Array) -> Releases:
+    """Of placed pods: when each is expected to end; infinite for who is not. What ends already counts as gone."""
     placed = state.placed
-    node = placed.node
-    known = nonzero((node >= 0) & ~placed.ending & np.isfinite(ends[: len(node)]))
-    return Releases(ends[known], node[known], all_amounts(placed, len(state.nodes.free), known))
+    nodes = placed.node[indices]
+    counts = (ends < np.inf) & ~placed.ending[indices] & (nodes >= 0)
+    if np.count_nonzero(counts) < len(indices):
+        indices, ends, nodes = indices[counts], ends[counts], nodes[counts]
+    return Releases(ends, nodes, all_amounts(placed, len(state.nodes.free), indices))
 
 
 class Planner:

@@ -26,6 +26,7 @@ from muster.policy.backfill import (
     Pieces,
     Plan,
     Planner,
+    Releases,
     bound_by,
     releases,
     room_for,
@@ -165,7 +166,7 @@ class Plans:
 
     def _make(self, front: Sequence[Foremost], now: float) -> list[Plan]:
         """Of each line the first that a plan helps; with Conservative backfill all."""
-        planner = Planner(self._state, releases(self._state, self.ends(now)), now, self.feasible)
+        planner = Planner(self._state, self._coming(now), now, self.feasible)
         plans: list[Plan] = []
         settled: set[int] = set()
         self._is_open = False
@@ -181,22 +182,19 @@ class Plans:
                 self._is_open = True
         return plans
 
-    def ends(self, now: float) -> Array:
-        """By index of the placed pods: when each is expected to end. Also finds out until when that holds."""
-        table, node = self._book.table, self._state.placed.node
+    def _coming(self, now: float) -> Releases:
+        """What is expected to be given back, and when. Also finds out until when that holds."""
+        table, row_at = self._book.table, self._book.row_at
         rows = nonzero(table.is_running)
         expected, until = expected_ends(table, rows, now)
-        self._valid_until = float(until.min()) if len(until) else math.inf
-        self._until = np.full(table.size, np.inf)
-        self._until[rows] = until
-        by_row: Array = np.full(table.size, np.inf)
-        by_row[rows] = expected
-        ends: Array = np.full(len(node), np.inf)
-        size = min(len(node), len(self._book.row_at))
-        at = self._book.row_at[:size]
-        known = nonzero(at >= 0)
-        ends[known] = by_row[at[known]]
-        return ends
+        self._valid_until = float(np.minimum.reduce(until)) if len(until) else math.inf
+        self._until = by_row = np.full(table.size, np.inf)
+        by_row[rows] = until
+        if expected is not until:
+            by_row = by_row.copy()
+            by_row[rows] = expected
+        placed = nonzero(row_at >= 0)
+        return releases(self._state, placed, by_row[row_at[placed]])
 
     def lines(self) -> Array:
         """By the number of a queue: which line it waits in."""
