@@ -91,8 +91,10 @@ def candidates(table: Table, rules: PolicyPreemption, bounds: Array, now: float)
     ran_s = now - table.started[rows]
     # What started this very moment stays for it, or one moment could see it come and go again and again.
     has_run = ran_s >= rules.restart_cost_seconds if rules.restart_cost_seconds > 0 else ran_s > 0.0
-    often = table.preemptions[rows] >= rules.per_job_max
-    rows = rows[has_run & ~often & (table.pin[rows] == NOT_PINNED)]
+    has_run &= table.preemptions[rows] < rules.per_job_max
+    if table.pinned:
+        has_run &= table.pin[rows] == NOT_PINNED
+    rows = rows[has_run]
     # Starving work would be the first in line again. Service that it keeps counts for it: nobody starves who would not without.
     due = table.submitted[rows] + bounds_of(bounds, table, rows)
     if np.count_nonzero(due > now) < len(rows):
@@ -177,12 +179,12 @@ class Preempting:
         if asked == self._asked:
             return []
         self._asked = asked
-        blocked = self._plans.front.blocked(ranked)[:EVICTORS_MAX].tolist()
-        if not blocked or not any(self._may_any(policy, blocked, now) for policy in self._policies(blocked)):
+        blocked = self._plans.front.blocked(ranked)[:EVICTORS_MAX]
+        if not len(blocked) or not any(self._may_any(policy, blocked, now) for policy in self._policies(blocked)):
             return []
-        return [table.ids[row] for row in blocked if self._could_evict(row, now)]
+        return [table.ids[row] for row in blocked.tolist() if self._could_evict(row, now)]
 
-    def _may_any(self, policy: Policy, rows: Sequence[int], now: float) -> bool:
+    def _may_any(self, policy: Policy, rows: Array, now: float) -> bool:
         """Whether the best of the rows could have anybody make way, by the policy; a quick no for most moments."""
         rules = policy.spec.preemption
         if not rules.enabled:
@@ -309,12 +311,12 @@ class Preempting:
         promised = [kept for uid, kept in state.nominations.items() if uid not in own]
         return Ask(eligible=eligible, cost=cost, whole_units=True, free=free_ahead(state, promised) if promised else None)
 
-    def _policies(self, rows: Sequence[int]) -> Sequence[Policy]:
+    def _policies(self, rows: Array) -> Sequence[Policy]:
         """Of the rows, each once."""
         policies = self._ranker.policies()[1]
         if len(policies) == 1:
             return (policies[0][1],)
-        return list({id(policy): policy for policy in map(self._policy, rows)}.values())
+        return list({id(policy): policy for policy in map(self._policy, rows.tolist())}.values())
 
     def _policy(self, row: int) -> Policy:
         group, policies, _ = self._ranker.policies()
