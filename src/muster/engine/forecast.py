@@ -70,7 +70,7 @@ class Forecast:
         order = times.argsort(kind="stable")
         self._times: Array = times[order]
         self._nodes: Array = nodes[order]
-        self._held: Array = held[:, order]
+        self._held: Array = held.take(order, axis=1)
         self._now = now
 
     def earliest_start(self, members: Sequence[Shape], feasible: Callable[[Shape], Mask] | None = None) -> float | None:

@@ -24,7 +24,7 @@ from muster.engine.membership import Membership
 from muster.engine.order import Order
 from muster.engine.ordering import Guarded
 from muster.engine.placing import Placed
-from muster.engine.plugin import Scope, Wake
+from muster.engine.plugin import Plugin, Scope, Wake
 from muster.engine.pods import Phase
 from muster.engine.profile import Profile
 from muster.engine.queue import Waiting
@@ -244,9 +244,10 @@ class Engine:
             return
         if state.has_unflushed_nodes:
             state.flush_nodes()
+        if isinstance(event, ev.Tick):
+            self._tell(event, state.lookers)
+            return
         match event:
-            case ev.Tick():
-                pass
             case ev.PodSeen(pod=pod):
                 self._roster.see(pod, decisions)
             case ev.PodGone(uid=uid):
@@ -284,14 +285,18 @@ class Engine:
             case _:
                 apply_book(event, state)
         if not isinstance(event, _OF_PODS):
-            for observer in state.listeners:
-                slots = state.tell(observer, "event", event) or ()
-                if slots and observer.scope is Scope.NODE:
-                    # What it said about the nodes themselves is asked again, as if they had been described anew.
-                    state.nodes.version += 1
-                for slot in slots:
-                    state.touched[slot] = None
-                    state.freed[slot] = None
+            self._tell(event, state.listeners)
+
+    def _tell(self, event: ev.AnyEvent, observers: Sequence[Plugin]) -> None:
+        state = self.state
+        for observer in observers:
+            slots = state.tell(observer, "event", event) or ()
+            if slots and observer.scope is Scope.NODE:
+                # What it said about the nodes themselves is asked again, as if they had been described anew.
+                state.nodes.version += 1
+            for slot in slots:
+                state.touched[slot] = None
+                state.freed[slot] = None
 
     # -- what became of decisions ----------------------------------------------------------------------------------------
 

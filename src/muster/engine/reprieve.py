@@ -173,7 +173,7 @@ def amounts(placed: PodColumns, rows: Array, indices: Array) -> Array:
 
 def all_amounts(placed: PodColumns, height: int, indices: Array) -> Array:
     """`amounts` of the first `height` resources."""
-    found: Array = placed.request[:height, indices]
+    found: Array = placed.request[:height].take(indices, axis=1)
     missing = height - len(found)
     return np.concatenate([found, np.zeros((missing, len(indices)), np.int64)]) if missing else found
 

@@ -139,7 +139,7 @@ def _beside(free: Array, coming: Releases, taken: Array, end: float) -> tuple[Ar
         return free, coming
     slots = nonzero(np.logical_or.reduce(taken, axis=0))
     times = np.concatenate([coming.times, np.full(len(slots), end)])
-    held = np.concatenate([coming.held, taken[:, slots]], axis=1)
+    held = np.concatenate([coming.held, taken.take(slots, axis=1)], axis=1)
     return free, Releases(times, np.concatenate([coming.nodes, slots]), held)
 
 

@@ -175,13 +175,17 @@ class Front:
         found: list[Foremost] = []
         taken: dict[int, int] = {}
         is_any_barred = False
+        policy = only or policies[0][1].spec.backfill
+        most = _most(policy)
         for row, line in self._first_of_lines(flagged):
             self._rows.add(row)
-            policy = only or policies[group[table.queue[row]]][1].spec.backfill
+            if only is None:
+                policy = policies[group[table.queue[row]]][1].spec.backfill
+                most = _most(policy)
             mode = "EASY" if policy.mode == "None" and table.place[row] < FIRST + ranked.starving else policy.mode
             count = taken.get(line, 0)
             self._last.setdefault(line, math.inf)
-            if count >= _most(policy):
+            if count >= most:
                 continue
             if self.bar(row):
                 is_any_barred = True
@@ -192,7 +196,7 @@ class Front:
             is_next = bool(table.refusal[row] >= REFUSED_BY_PLAN) or table.ids[row] in self._awaiting
             found.append(Foremost(row, line, mode, is_next))
             taken[line] = count + 1
-            if count + 1 >= _most(policy):
+            if count + 1 >= most:
                 self._last[line] = float(table.place[row])
         return None if is_any_barred else found
 

@@ -262,15 +262,15 @@ class Plans:
 
     def _within(self, rows: Array) -> Array:
         """Nobody else fits than these, whatever the nodes. `rows` are asked about again while nothing has changed."""
-        request, free = self._book.table.request, self._free_in_all()
+        request, free = self._book.table.request, self.free_in_all()
         if self._fitting[0] is rows and self._fitting[1] is free:
             return self._fitting[2]
         height = min(len(free), len(request))
-        found: Array = rows[np.logical_and.reduce(request[:height, rows] <= free[:height, None], axis=0)]
+        found: Array = rows[np.logical_and.reduce(request[:height].take(rows, axis=1) <= free[:height, None], axis=0)]
         self._fitting = (rows, free, found)
         return found
 
-    def _free_in_all(self) -> Array:
+    def free_in_all(self) -> Array:
         """What is free on all nodes together, by resource."""
         nodes = self._state.nodes
         made_of = (self._book.room_version, nodes.version, len(nodes.free))
@@ -290,7 +290,7 @@ class Plans:
         rows = self._within(rows)
         if not len(rows):
             return rows
-        rows = rows[np.argsort(table.place[rows], kind="stable")]
+        rows = rows[table.place[rows].argsort(kind="stable")]
         pieces, of = self._pieces_of(rows)
         has_room = [self.room(each) > 0 for each in pieces]
         goes = np.array(has_room, np.bool_)[of]
@@ -303,9 +303,9 @@ class Plans:
         if not goes[first]:
             return rows[:0]
         stop = first + _true_ahead(goes[first:])
-        free = self._free_in_all()
+        free = self.free_in_all()
         height = min(len(free), len(table.request))
-        together = np.cumsum(table.request[:height, rows[first:stop]], axis=1) <= free[:height, None]
+        together = table.request[:height].take(rows[first:stop], axis=1).cumsum(axis=1) <= free[:height, None]
         count = _true_ahead(np.logical_and.reduce(together, axis=0))
         chosen: Array = rows[first : first + max(count, 1)]
         return chosen

@@ -206,9 +206,10 @@ class Preempting:
         better = scores.rows[is_better(float(table.score[row]), scores.bar, rules.gain_percent_min)]
         if not len(better):
             return False
-        free = np.maximum(self._book.state.nodes.free, 0).sum(axis=1)
+        free = self._plans.free_in_all()
         height = min(len(free), len(table.request))
-        return bool((table.request[:height, row] <= free[:height] + table.used[:height, better].sum(axis=1)).all())
+        gained = np.add.reduce(table.used[:height].take(better, axis=1), axis=1)
+        return bool((table.request[:height, row] <= free[:height] + gained).all())
 
     # -- making room -----------------------------------------------------------------------------------------------------------
 

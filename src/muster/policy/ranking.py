@@ -101,7 +101,7 @@ class Ranker:
         self._table, self._tree, self._policy_of = table, tree, policy_of
         self._groups: tuple[Array, list[tuple[str, Policy]], Array] | None = None
         self._groups_of = (-1, -1)
-        self._use: tuple[object, tuple[int, ...], bool] = (None, (), False)
+        self._looks_at_use = False
         self._number = 0
         self.version = 0
         """Grows when policies change."""
@@ -114,12 +114,8 @@ class Ranker:
     @property
     def depends_on_use(self) -> bool:
         """Whether the line depends on what runs: on the shares of several queues, or because a policy looks at it."""
-        _, policies, _ = self.policies()
-        made_of = (self._tree.version, self._table.queues.version)
-        if self._use[0] is not policies or self._use[1] != made_of:
-            layout = self._tree.layout(self._table.queues)
-            self._use = (policies, made_of, len(layout.level) > 2 or any(policy.looks_at_use for _, policy in policies))
-        return self._use[2]
+        self.policies()
+        return self._looks_at_use
 
     def policies(self) -> tuple[Array, list[tuple[str, Policy]], Array]:
         """By the number of a queue: which of the policies it has, and its bound on starvation."""
@@ -136,6 +132,8 @@ class Ranker:
                 group[number] = found[name]
             bounds = np.array([float(policy.spec.starvation_bound_seconds) for _, policy in policies] or [0.0], np.float64)
             self._groups, self._groups_of = (group, policies, bounds[group]), (names.version, self._tree.version)
+            has_several = len(self._tree.layout(names).level) > 2
+            self._looks_at_use = has_several or any(policy.looks_at_use for _, policy in policies)
         return self._groups
 
     def scored(self, rows: Array, now: float, view_of: ViewOf, beside: Array = _NOBODY) -> tuple[Array, dict[str, int]]:
