@@ -101,11 +101,12 @@ class Front:
         in_use = book.room_version if book.limits.is_any else 0
         if in_use != self._in_use:
             self._in_use, self._is_stale = in_use, True
-        if book.blocked_version == self._marks and self._known == (ranked.number, self._ranker.version):
+        is_known = ranked.number == self._known[0] and self._ranker.version == self._known[1]
+        if is_known and book.blocked_version == self._marks:
             return
         # Whatever else counts as blocked than marks (limits, rules) could change anybody's answer.
         is_by_marks = book.blocked_version - self._marks == len(book.marked)
-        if not is_by_marks or self._known != (ranked.number, self._ranker.version):
+        if not is_by_marks or not is_known:
             self._is_stale = True
             self._begin(ranked)
             return

@@ -103,6 +103,8 @@ class PolicyOrder:
         book, people = self.book, self.book.people
         book.epoch += 1
         match event:
+            case ev.Bound() | ev.PodGone():
+                pass  # the books follow what is placed by themselves
             case ev.PodSeen(pod=facts):
                 self.learning.seen(facts)
                 pod = self.state.pods.get(facts.metadata.uid)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -17,8 +17,6 @@ from muster.engine.decisions import AnyDecision
 from muster.engine.machine import Engine
 from muster.engine.registry import discover
 from muster.engine.work import Work
-from muster.history.recorder import Recorder
-from muster.history.recording import Recorded
 from muster.objects.job_pods import DEFAULT_SCHEDULER
 from muster.policy.order import PolicyOrder, UnlearnedOrder
 from muster.sim.clock import START_S, SimulationError
@@ -27,6 +25,10 @@ from muster.sim.trace_cluster import Shaping, TraceCluster
 from muster.sim.trace_formats import TraceJob
 from muster.sim.trace_policy import PolicySet
 from muster.sim.trace_run import NAMESPACE, Outcome, Progress, SimJob, TraceRun
+
+if TYPE_CHECKING:
+    from muster.history.recorder import Recorder
+    from muster.history.recording import Recorded
 
 Estimates = Literal["none", "history", "oracle"]
 Step = Callable[[Sequence[ev.AnyEvent], float], list[AnyDecision]]
@@ -57,7 +59,7 @@ def simulate(
     decisions are recorded as a scheduler's are."""
     is_told = recorder is not None
     engine = new_engine(setup.configuration, setup.estimates, explains=is_told, forecasts=is_told)
-    recorded = Recorded(engine, recorder, lambda _: engine, holder="simulation") if recorder is not None else None
+    recorded = _recorded(engine, recorder) if recorder is not None else None
     names = tuple(engine.profiles)
     shaping = Shaping(setup.cluster, jobs, DEFAULT_SCHEDULER if DEFAULT_SCHEDULER in names else names[0])
     begin = START_S + min((job.submit_s for job in jobs), default=0.0)
@@ -76,6 +78,12 @@ def simulate(
     if recorded is not None:
         recorded.finish()
     return outcome
+
+
+def _recorded(engine: Engine, recorder: Recorder) -> Recorded:
+    from muster.history.recording import Recorded
+
+    return Recorded(engine, recorder, lambda _: engine, holder="simulation")
 
 
 def _flushing(step: Step, recorder: Recorder) -> Step:
