@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.engine.blocks import NodeBlock
-from muster.engine.counting import Group, capacity_for, copies, groups_of, largest_fitting, place_groups
+from muster.engine.counting import Group, capacity_for, copies, copies_in_all, groups_of, largest_fitting, place_groups
 from muster.engine.shapes import Shape
 from muster.engine.state import State
 from tests.engine.building import node, pod, state_of
@@ -47,6 +47,22 @@ def test_capacity_of_some_nodes() -> None:
 def test_an_overdrawn_node_counts_for_nothing() -> None:
     state = state_of([node("a", cpu="1"), node("b", cpu="2")], [pod("big", cpu="4", node="a")])
     assert copies(shape_of(state, cpu="1"), state.nodes.free).tolist() == [0, 2]
+
+
+@given(
+    free=st.lists(st.tuples(st.integers(-3, 9), st.integers(-3, 9)), min_size=1, max_size=3),
+    asks=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    mask=st.none() | st.lists(st.booleans(), min_size=3, max_size=3),
+)
+def test_in_all_is_the_sum(free: list[tuple[int, int]], asks: tuple[int, int], mask: list[bool] | None) -> None:
+    """One node is counted in a way of its own."""
+    state = state_of(node(f"n{i}") for i in range(len(free)))
+    shape = shape_of(state, cpu=str(asks[0]), memory=str(asks[1]))
+    column = state.nodes.free.copy()
+    for slot, (cpu, memory) in enumerate(free):
+        column[:2, slot] = cpu * 1000, memory
+    allowed = None if mask is None else np.array(mask[: len(free)])
+    assert copies_in_all(shape, column, allowed) == copies(shape, column, allowed).sum()
 
 
 @pytest.mark.parametrize(

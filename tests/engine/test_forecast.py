@@ -119,11 +119,12 @@ pods_placed = st.lists(
 
 
 @pytest.mark.parametrize("scan_max", [256, 1])
-@given(placed=pods_placed, asks=st.lists(st.integers(1, 4), min_size=1, max_size=5))
-def test_as_a_walk_through_time(scan_max: int, placed: list[Any], asks: list[int]) -> None:
-    state = state_of(node(f"n{i}", cpu="6") for i in range(3))
+@given(placed=pods_placed, asks=st.lists(st.integers(1, 4), min_size=1, max_size=5), nodes=st.sampled_from([1, 3]))
+def test_as_a_walk_through_time(scan_max: int, placed: list[Any], asks: list[int], nodes: int) -> None:
+    state = state_of(node(f"n{i}", cpu="6") for i in range(nodes))
     releases = []
-    for number, (on, cpu, time, is_known) in enumerate(placed):
+    for number, (wanted, cpu, time, is_known) in enumerate(placed):
+        on = wanted % nodes
         if state.nodes.free[0, on] >= cpu * 1000:
             state.see_pod(pod(f"p{number}", uid=f"p{number}", cpu=str(cpu), node=f"n{on}"))
             if is_known:

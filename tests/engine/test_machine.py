@@ -172,6 +172,33 @@ def test_a_refused_reservation_is_undone_and_waits() -> None:
     assert made.next_deadline == 61.0
 
 
+class _Hears(Plugin):
+    name = "Hears"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[str] = []
+
+    def event(self, event: ev.AnyEvent) -> None:
+        self.heard.append(type(event).__name__)
+
+
+class _Looks(_Hears):
+    name = "Looks"
+
+    def next_look(self) -> float | None:
+        return None
+
+
+def test_who_never_looks_at_the_time_does_not_hear_that_it_has_passed() -> None:
+    hears, looks = _Hears(), _Looks()
+    made = engine(hears, looks)
+    made.step([ev.NamespaceGone("old")], 1.0)
+    made.step([ev.Tick()], 2.0)
+    assert hears.heard == ["NamespaceGone"]
+    assert looks.heard == ["Tick", "NamespaceGone", "Tick", "Tick"]
+
+
 class _AskFirst(Plugin):
     name = "AskFirst"
 

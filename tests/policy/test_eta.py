@@ -16,12 +16,16 @@ from hypothesis import strategies as st
 
 from muster.engine import events as ev
 from muster.engine.facts import RunFacts
+from muster.engine.machine import Engine
+from muster.engine.plugins.fit import Fit
+from muster.engine.profile import Profile
 from muster.engine.work import Work
 from muster.policy.calibration import CONFIDENCE, KEPT_MIN, Calibration, log_wait, wait_of
 from muster.policy.forward import GRID_MIN, Lane, Runs, Scene, Waits, starts
 from muster.policy.order import PolicyOrder
 from muster.sim.eta_measure import main, measure
 from muster.sim.habits import Settings, generate
+from tests.engine.building import PROFILE, node, pod
 from tests.policy.building import GPU, SHORTEST, World
 
 ONE, TWO = 0, 1
@@ -266,6 +270,16 @@ def test_starts_are_learned_from_and_kept_in_checkpoints() -> None:
     again.restore(kept)
     assert again.checkpoint()["forecasts"] == kept["forecasts"]
     assert again.checkpoint()["learned"] == kept["learned"]
+
+
+def test_an_order_that_forecasts_nothing_keeps_nothing_for_it() -> None:
+    quiet, usual = PolicyOrder(forecasts=False), PolicyOrder()
+    for order in (quiet, usual):
+        made = Engine([Profile(PROFILE, [Fit()])], order=order)
+        made.step([ev.NodeSeen(node("n", cpu="1")), ev.PodSeen(pod("a", cpu="1")), ev.PodSeen(pod("b", cpu="1"))], 1.0)
+        assert len(made.waiting) == 1
+    assert len(usual.forecaster.futures.arrivals.kept) == 2
+    assert not quiet.forecaster.futures.arrivals.kept
 
 
 # -- the promise ---------------------------------------------------------------------------------------------------------------

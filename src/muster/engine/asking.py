@@ -54,11 +54,15 @@ class Asker:
         self.weights = profile.weights
         self.local_filters = [(p, p.filter) for p in profile.local_filters]
         self.local_scores = [(p, self.weights[p.name], p.score) for p in profile.local_scores]
+        local = {id(p): p for p in (*profile.local_filters, *profile.local_scores)}
+        self._choosy = [p for p in local.values() if overrides(p, "concerns")]
+        """Of the LOCAL plugins, those that do not always have something to say."""
 
     def busy(self, pods: PodBlock) -> Busy:
         """The LOCAL filters and weighted scores that concern any of the shapes; the others would say yes, and 0."""
-        filters = [accepts for plugin, accepts in self.local_filters if guarded(plugin, "concerns", pods)]
-        scores = [(weight, scored) for plugin, weight, scored in self.local_scores if guarded(plugin, "concerns", pods)]
+        silent = {id(plugin) for plugin in self._choosy if not guarded(plugin, "concerns", pods)}
+        filters = [accepts for plugin, accepts in self.local_filters if id(plugin) not in silent]
+        scores = [(weight, scored) for plugin, weight, scored in self.local_scores if id(plugin) not in silent]
         return filters, scores
 
     def static_mask(self, pods: PodBlock, nodes: NodeBlock) -> Mask:

@@ -64,10 +64,23 @@ def copies(shape: Shape, free: Array, mask: Mask | None = None) -> Column:
     return found
 
 
+def copies_in_all(shape: Shape, free: Array, mask: Mask | None = None) -> int:
+    """The sum of `copies` over all nodes."""
+    if free.shape[1] != 1:
+        return int(np.add.reduce(copies(shape, free, mask)))
+    # Of one node numbers will do, which cost a tenth of columns that are one long.
+    if (mask is not None and not mask[0]) or shape.height > len(free):
+        return 0
+    room = COPIES_MAX
+    for row, amount in shape.asks:
+        room = min(room, free.item(row, 0) // amount)
+    return max(room, 0)
+
+
 def capacity_for(shape: Shape, nodes: NodeBlock, mask: Mask | None = None) -> int:
     """How many pods of the shape all these nodes have room for together, now."""
     free = nodes.free[:, None] if nodes.is_one else nodes.free
-    return int(copies(shape, free, mask).sum())
+    return copies_in_all(shape, free, mask)
 
 
 def largest_fitting(shape: Shape, nodes: NodeBlock, mask: Mask | None = None) -> dict[str, int]:
@@ -115,8 +128,14 @@ def largest_first(capacity: Array) -> Callable[[Group], tuple[float, int]]:
 
 
 def _take(free: Array, group: Group) -> Taken | None:
+    if free.shape[1] == 1 and group.count:
+        if copies_in_all(group.shape, free, group.mask) < group.count:
+            return None
+        for row, amount in group.shape.asks:
+            free[row, 0] -= amount * group.count
+        return Taken(group, np.zeros(1, np.int64), np.array([group.count]))
     room = copies(group.shape, free, group.mask)
-    if int(room.sum()) < group.count:
+    if int(np.add.reduce(room)) < group.count:
         return None
     slots = nonzero(room)
     slots = slots[room[slots].argsort(kind="stable")]

@@ -207,6 +207,10 @@ class Evaluator:
     def fits_at(self, shape: Shape, slot: int) -> bool:
         """Whether NODE and LOCAL filters let the shape onto the node. Rules between pods are not asked."""
         row = self._rows.get(shape.number)
+        if row is not None and slot in self._dirty and len(self._dirty) <= _AT_ONCE_MAX:
+            # Others will be asked about it too; plugins may have got something to say since rows were mended last.
+            self._busy = None
+            self.sync()
         if row is not None and slot not in self._dirty and self._mended[row] == self._touches.end:
             return bool(self._total[row, slot] >= 0)
         try:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ import numpy as np
 
 from muster.engine.blocks import one_shape
 from muster.engine.columns import Array, Mask, nonzero
-from muster.engine.counting import COPIES_MAX, Group, copies, groups_of, place_groups
+from muster.engine.counting import COPIES_MAX, Group, copies, copies_in_all, groups_of, place_groups
 from muster.engine.reprieve import all_amounts
 from muster.engine.shapes import Shape
 from muster.engine.victims import Ask, Room, add_at, free_ahead, select
@@ -68,15 +68,9 @@ class Forecast:
 
     def _load(self, times: Array, nodes: Array, held: Array, now: float) -> None:
         order = times.argsort(kind="stable")
-        times = times[order]
+        self._times: Array = times[order]
         self._nodes: Array = nodes[order]
-        self._held: Array = held[:, order]
-        is_last: Mask = np.ones(len(times), np.bool_)
-        np.not_equal(times[1:], times[:-1], out=is_last[:-1])
-        self._times: list[float] = times[is_last].tolist()
-        """The different times at which something ends."""
-        self._ends: list[int] = (nonzero(is_last) + 1).tolist()
-        """How many have ended by each of them."""
+        self._held: Array = held.take(order, axis=1)
         self._now = now
 
     def earliest_start(self, members: Sequence[Shape], feasible: Callable[[Shape], Mask] | None = None) -> float | None:
@@ -89,43 +83,52 @@ class Forecast:
             return None
         first = 0
         for group in groups:
-            step = self._first_step(group)
-            if step is None:
+            count = self._first(group)
+            if count is None:
                 return None
             # As more room never hurts one group, all fit, each for itself, when the last of them does.
-            first = max(first, step)
-        found = self._scan(first, groups) if len(groups) > 1 else first
-        return None if found is None else self._time(found)
+            first = max(first, count)
+        if len(groups) > 1:
+            step = self._scan(bisect_left(self._counts, first), groups)
+            if step is None:
+                return None
+            first = self._count(step)
+        return self._now if first == 0 else float(self._times[first - 1])
 
     def free_at(self, time: float) -> Array:
         """Free amounts (rows, nodes) when everything that ends by then has ended. A copy."""
         free = self._start.copy()
-        self._release(free, 0, self._count(bisect_right(self._times, time)))
+        self._release(free, 0, int(self._times.searchsorted(time, "right")))
         return free
 
-    # -- inside: step 0 is now before any release, step k after the k-th time ------------------------------------------------
+    # -- inside: step 0 is now before any release, step k after all of the k-th of the different times -----------------------
 
-    def _time(self, step: int) -> float:
-        return self._now if step == 0 else self._times[step - 1]
+    @functools.cached_property
+    def _counts(self) -> list[int]:
+        """By step: how many releases there have been."""
+        times = self._times
+        is_last: Mask = np.ones(len(times), np.bool_)
+        np.not_equal(times[1:], times[:-1], out=is_last[:-1])
+        return [0, *(nonzero(is_last) + 1).tolist()]
 
     def _count(self, step: int) -> int:
-        return 0 if step == 0 else self._ends[step - 1]
+        return self._counts[step]
 
     def _release(self, free: Array, begin: int, end: int) -> None:
         if end > begin:
             add_at(free, self._nodes[begin:end], self._held[:, begin:end])
 
-    def _first_step(self, group: Group) -> int | None:
-        """The first step at which there is room for a group; None if there is none. All releases at once: after each, how many
+    def _first(self, group: Group) -> int | None:
+        """After how many releases there is room for a group; None if there never is. All releases at once: after each, how many
         more pods its node has room for than before it, added up in the order of time."""
+        if self._start.shape[1] == 1:
+            return self._first_of_one(group)
         room = copies(group.shape, self._start, group.mask)
-        missing = group.count - int(room.sum())
+        missing = group.count - int(np.add.reduce(room))
         if missing <= 0:
             return 0
         if not len(self._nodes):
             return None
-        if len(room) == 1:
-            return self._first_step_of_one(group)
         by_node, first, lengths = self._by_node
         nodes = self._nodes[by_node]
         after: Array = np.full(len(nodes), COPIES_MAX, np.int64)
@@ -145,17 +148,21 @@ class Forecast:
         more[by_node] = after - before
         reached = more.cumsum() >= missing
         at = int(reached.argmax())
-        return bisect_left(self._ends, at + 1) + 1 if reached[at] else None
+        return at + 1 if reached[at] else None
 
-    def _first_step_of_one(self, group: Group) -> int | None:
-        """The same where there is one node, which has room already for fewer than are asked for: when it has room for all."""
-        if group.mask is not None and not group.mask[0]:
+    def _first_of_one(self, group: Group) -> int | None:
+        """The same where there is one node: when it has room for all."""
+        if copies_in_all(group.shape, self._start, group.mask) >= group.count:
+            return 0
+        if not len(self._nodes) or (group.mask is not None and not group.mask[0]):
             return None
-        fits: Mask = np.ones(len(self._nodes), np.bool_)
+        last = 0
         for row, amount in group.shape.asks:
-            fits &= self._held[row].cumsum() >= amount * group.count - int(self._start[row, 0])
-        at = int(fits.argmax())
-        return bisect_left(self._ends, at + 1) + 1 if fits[at] else None
+            missing = amount * group.count - self._start.item(row, 0)
+            if missing > 0:
+                # Amounts that are given back are none below zero, so their sum only grows.
+                last = max(last, int(self._held[row].cumsum().searchsorted(missing)))
+        return last + 1 if last < len(self._nodes) else None
 
     @functools.cached_property
     def _by_node(self) -> tuple[Array, Array, Array]:
@@ -172,7 +179,7 @@ class Forecast:
 
     def _scan(self, first: int, groups: Sequence[Group]) -> int | None:
         """The first step from `first` on at which the greedy search places every group."""
-        capacity, last = self._state.nodes.capacity, len(self._times)
+        capacity, last = self._state.nodes.capacity, len(self._counts) - 1
         free = self._start.copy()
         self._release(free, 0, self._count(first))
         for step in range(first, min(first + SCAN_MAX, last + 1)):
@@ -187,7 +194,7 @@ class Forecast:
 
     def _bisect_from(self, low: int, free: Array, groups: Sequence[Group]) -> int | None:
         """Past the scan: halve, as if more room never hurt. What is found fits; something earlier might too."""
-        capacity, high = self._state.nodes.capacity, len(self._times)
+        capacity, high = self._state.nodes.capacity, len(self._counts) - 1
         everything = free.copy()
         self._release(everything, self._count(low), self._count(high))
         if place_groups(everything, groups, capacity) is None:

@@ -24,7 +24,7 @@ from muster.engine.membership import Membership
 from muster.engine.order import Order
 from muster.engine.ordering import Guarded
 from muster.engine.placing import Placed
-from muster.engine.plugin import Scope, Wake
+from muster.engine.plugin import Plugin, Scope, Wake
 from muster.engine.pods import Phase
 from muster.engine.profile import Profile
 from muster.engine.queue import Waiting
@@ -36,6 +36,10 @@ from muster.engine.waking import RoomInAll, fits_at, promised, wake_for_node, wa
 from muster.objects.reasons import Reason, Verdict
 
 Configure = Callable[[Mapping[str, object]], Sequence[Profile]]
+_OF_NODES = (ev.NodeSeen, ev.NodeGone)
+_OF_PODS = (ev.PodSeen, ev.PodGone, ev.Bound)
+"""Listeners do not hear of these: there are many, and who wants to know follows pods."""
+_TICK = ev.Tick()
 
 
 class Engine:
@@ -79,7 +83,7 @@ class Engine:
         state.now = now = max(now, state.now)
         decisions, self.left_over = self.left_over, []
         if has_time_passed:
-            self._take_in(ev.Tick(), decisions)  # plugins notice what time alone has changed before anything is decided
+            self._take_in(_TICK, decisions)  # plugins notice what time alone has changed before anything is decided
         for event in events:
             self.take_in(event, decisions)
         state.flush_nodes()
@@ -198,8 +202,9 @@ class Engine:
         waiting.wake_by(woken - {Wake.NODE})
         waiting.wake_by((Wake.TIME,))
         waiting.wake_due(state.now)
-        if freed:
-            waiting.wake_by((Wake.ROOM,))
+        if not freed:
+            return
+        waiting.wake_by((Wake.ROOM,))
         kept, in_all = promised(state), RoomInAll(state)
         for slot in sorted(freed):
             if not waiting.parked:
@@ -234,20 +239,23 @@ class Engine:
 
     def _apply(self, event: ev.AnyEvent, decisions: list[AnyDecision]) -> None:
         state = self.state
-        if isinstance(event, ev.NodeSeen | ev.NodeGone):
+        if isinstance(event, _OF_NODES):
             state.apply_node(event)
             return
         if state.has_unflushed_nodes:
             state.flush_nodes()
+        if isinstance(event, ev.Tick):
+            self._tell(event, state.lookers)
+            return
         match event:
             case ev.PodSeen(pod=pod):
                 self._roster.see(pod, decisions)
             case ev.PodGone(uid=uid):
                 self._roster.remove(uid, decisions)
-            case ev.BindFailed():
-                self._bind_failed(event, decisions)
             case ev.Bound(uid=uid):
                 self._bound(uid)
+            case ev.BindFailed():
+                self._bind_failed(event, decisions)
             case ev.Planned():
                 self._planned(event, decisions)
             case ev.EvictFailed(uid=uid):
@@ -276,15 +284,19 @@ class Engine:
                 self._roster.see_task_group(event, decisions)
             case _:
                 apply_book(event, state)
-        if not isinstance(event, ev.PodSeen | ev.PodGone | ev.Bound):
-            for observer in state.listeners:
-                slots = state.tell(observer, "event", event) or ()
-                if slots and observer.scope is Scope.NODE:
-                    # What it said about the nodes themselves is asked again, as if they had been described anew.
-                    state.nodes.version += 1
-                for slot in slots:
-                    state.touched[slot] = None
-                    state.freed[slot] = None
+        if not isinstance(event, _OF_PODS):
+            self._tell(event, state.listeners)
+
+    def _tell(self, event: ev.AnyEvent, observers: Sequence[Plugin]) -> None:
+        state = self.state
+        for observer in observers:
+            slots = state.tell(observer, "event", event) or ()
+            if slots and observer.scope is Scope.NODE:
+                # What it said about the nodes themselves is asked again, as if they had been described anew.
+                state.nodes.version += 1
+            for slot in slots:
+                state.touched[slot] = None
+                state.freed[slot] = None
 
     # -- what became of decisions ----------------------------------------------------------------------------------------
 

@@ -170,7 +170,7 @@ class Plugin:
     def pod_removed(self, pod: PodRecord, slot: int) -> None: ...
 
     def event(self, event: AnyEvent) -> Sequence[int] | None:
-        """Any other event. Returns the slots whose answers changed by it, if any did."""
+        """Any other event; of `Tick` hears who has a `next_look`. Returns the slots whose answers changed by it, if any did."""
         return None
 
     def next_look(self) -> float | None:

@@ -198,13 +198,15 @@ class Waiting:
         return before - len(self.parked)
 
     def wake_by(self, kinds: Iterable[Wake]) -> None:
-        for kind in sorted((kind for kind in kinds if self._by_wake.get(kind)), key=lambda wake: wake.value):
+        found = [kind for kind in kinds if self._by_wake.get(kind)]
+        for kind in sorted(found, key=lambda wake: wake.value) if len(found) > 1 else found:
             for unit_id in list(self._by_wake.get(kind, ())):
                 self._wake(unit_id)
 
     def wake_due(self, now: float) -> None:
-        for unit_id in [unit_id for unit_id, retry_at in self._retries.items() if retry_at <= now]:
-            self._wake(unit_id)
+        if self._retries:
+            for unit_id in [unit_id for unit_id, retry_at in self._retries.items() if retry_at <= now]:
+                self._wake(unit_id)
 
     @property
     def next_retry(self) -> float | None:

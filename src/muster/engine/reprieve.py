@@ -173,7 +173,7 @@ def amounts(placed: PodColumns, rows: Array, indices: Array) -> Array:
 
 def all_amounts(placed: PodColumns, height: int, indices: Array) -> Array:
     """`amounts` of the first `height` resources."""
-    found: Array = placed.request[:height, indices]
+    found: Array = placed.request[:height].take(indices, axis=1)
     missing = height - len(found)
     return np.concatenate([found, np.zeros((missing, len(indices)), np.int64)]) if missing else found
 
@@ -195,6 +195,8 @@ def _starts(records: list[PodRecord]) -> Array:
 
 
 def _walk(items: Items, first: Array, counts: Array, slack: Array) -> Array:
+    if len(counts) == 1:
+        return np.array(_walk_one(slack[:, 0].tolist(), items.request.T.tolist()), np.bool_)
     is_victim: Array = np.zeros(len(items.at), np.bool_)
     for step in range(int(counts.max()) if len(counts) else 0):
         nodes = np.flatnonzero(counts > step)
@@ -204,3 +206,15 @@ def _walk(items: Items, first: Array, counts: Array, slack: Array) -> Array:
         slack[:, nodes[stays]] = after.compress(stays, axis=1)
         is_victim[places[~stays]] = True
     return is_victim
+
+
+def _walk_one(slack: list[int], requests: list[list[int]]) -> list[bool]:
+    """The same on one node, where numbers cost less than columns that are one long."""
+    found: list[bool] = []
+    for request in requests:
+        after = [left - amount for left, amount in zip(slack, request, strict=True)]
+        stays = all(left >= 0 for left in after)
+        if stays:
+            slack = after
+        found.append(not stays)
+    return found

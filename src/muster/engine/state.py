@@ -84,7 +84,7 @@ class State:
         self.listeners: list[Plugin] = []
         """Those that want to hear of other events than those of pods."""
         self.lookers: list[Plugin] = []
-        """Those that may want to be asked at a certain time."""
+        """Those that may want to be asked at a certain time, and hear of it when time has passed."""
         self._pod_observers: list[Plugin] = []
         """Those that want to hear of pods: most do not, and pods are many."""
         self._followers_of: dict[int, tuple[Plugin, ...]] = {}

@@ -338,7 +338,10 @@ def free_ahead(state: State, promised: Iterable[tuple[str, PodRecord]] = ()) -> 
 
 def add_at(target: Array, nodes: Array, held: Array) -> None:
     """Add amounts (rows, pods) to a block (rows, nodes), where each pod is."""
-    for row in nonzero(np.asarray(held.any(axis=1))).tolist():
+    if target.shape[1] == 1:
+        target[:, 0] += np.add.reduce(held, axis=1)
+        return
+    for row in nonzero(np.logical_or.reduce(held, axis=1)).tolist():
         np.add.at(target[row], nodes, held[row])
 
 

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from muster.engine.columns import Array, Mask, nonzero
-from muster.engine.counting import Group, copies, place_groups
+from muster.engine.counting import Group, copies_in_all, place_groups
 from muster.engine.forecast import Forecast
 from muster.engine.reprieve import all_amounts
 from muster.engine.shapes import Shape
@@ -83,12 +83,14 @@ class Releases(msgspec.Struct, frozen=True):
     held: Array
 
 
-def releases(state: State, ends: Array) -> Releases:
-    """`ends` by index of the placed pods: when each is expected to end; infinite for who is not."""
+def releases(state: State, indices: Array, ends: Array) -> Releases:
+    """Of placed pods: when each is expected to end; infinite for who is not. What ends already counts as gone."""
     placed = state.placed
-    node = placed.node
-    known = nonzero((node >= 0) & ~placed.ending & np.isfinite(ends[: len(node)]))
-    return Releases(ends[known], node[known], all_amounts(placed, len(state.nodes.free), known))
+    nodes = placed.node[indices]
+    counts = (ends < np.inf) & ~placed.ending[indices] & (nodes >= 0)
+    if np.count_nonzero(counts) < len(indices):
+        indices, ends, nodes = indices[counts], ends[counts], nodes[counts]
+    return Releases(ends, nodes, all_amounts(placed, len(state.nodes.free), indices))
 
 
 class Planner:
@@ -135,9 +137,9 @@ def _beside(free: Array, coming: Releases, taken: Array, end: float) -> tuple[Ar
     free = free - taken
     if not np.isfinite(end):
         return free, coming
-    slots = nonzero(np.asarray(taken.any(axis=0)))
+    slots = nonzero(np.logical_or.reduce(taken, axis=0))
     times = np.concatenate([coming.times, np.full(len(slots), end)])
-    held = np.concatenate([coming.held, taken[:, slots]], axis=1)
+    held = np.concatenate([coming.held, taken.take(slots, axis=1)], axis=1)
     return free, Releases(times, np.concatenate([coming.nodes, slots]), held)
 
 
@@ -145,7 +147,7 @@ def room_for(pieces: Pieces, free: Array, capacity: Array, feasible: Feasible) -
     """How many such units fit into `free`; where a unit is of several shapes, 1 if one does."""
     if len(pieces) == 1:
         shape, count = pieces[0]
-        return int(copies(shape, free, feasible(shape)).sum()) // count
+        return copies_in_all(shape, free, feasible(shape)) // count
     groups = groups_of(pieces, feasible)
     return 0 if place_groups(free.copy(), groups, capacity) is None else 1
 

@@ -290,18 +290,17 @@ class Book:
         if not table.is_running[row]:
             table.is_running[row] = True
             table.started[row] = min(self._started(pod) for pod in pods)
-        if is_found and self.finding is not None:
-            self.finding(row)
-        used = _sum(pods)
-        table.hold(row, used)
-        if not table.is_waiting[row]:
-            table.ask(row, used)
+        is_all = not table.is_waiting[row]
+        table.hold(row, _sum(pods), is_all=is_all)
+        if is_all:
             table.pods[row] = len(pods)
         for pod in pods:
             index = self._placed[pod.uid].index
             if index >= len(self.row_at):
                 self.row_at = np.concatenate([self.row_at, np.full(max(index + 1, len(self.row_at)), -1, np.int64)])
             self.row_at[index] = row
+        if is_found and self.finding is not None:
+            self.finding(row)
         self._charge(unit_id, row)
 
     def _started(self, pod: PodRecord) -> float:
@@ -323,7 +322,7 @@ class Book:
         self.stops += 1
         table.is_running[row] = False
         table.started[row] = np.nan
-        table.hold(row, np.zeros(1, np.int64))
+        table.let_go(row)
         self.limits.stop(unit_id)
         self.people.charge(unit_id, ("", "", ""), 0.0, self.state.now)
         self._pass_job(table.works[row].job)

@@ -103,9 +103,11 @@ def _remaining_s(table: Table, rows: Indices, served: Array) -> Array:
     is_unsaid = np.isnan(estimate)
     is_any_unsaid = np.count_nonzero(is_unsaid) > 0
     left = (np.where(is_unsaid, table.predicted_s[rows], estimate) if is_any_unsaid else estimate) - served
-    left = np.where(left > 0, left, np.maximum(-left, OVERRUN_S_MIN))
+    is_left = left > 0
+    if np.count_nonzero(is_left) < len(left):
+        left = np.where(is_left, left, np.maximum(-left, OVERRUN_S_MIN))
     by_history = is_unsaid & (served > 0) if is_any_unsaid else is_unsaid
-    if not np.count_nonzero(by_history):
+    if not is_any_unsaid or not np.count_nonzero(by_history):
         return left
     further = _further_s(table.predicted_s[rows], table.predicted_high_s[rows], served)
     return np.where(by_history & ~np.isnan(further), np.maximum(further, OVERRUN_S_MIN), left)

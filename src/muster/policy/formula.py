@@ -92,7 +92,7 @@ _OPERATIONS: Final[Mapping[str, Callable[..., Any]]] = {
 class Formula:
     """A compiled formula; equal to another of the same text. `names`: the factors that it reads."""
 
-    __slots__ = ("_constants", "_program", "_result", "_size", "names", "text")
+    __slots__ = ("_constants", "_makes_column", "_program", "_result", "_size", "names", "text")
 
     def __init__(self, parsed: Parsed) -> None:
         self.text = parsed.text
@@ -104,24 +104,37 @@ class Formula:
         self._program: list[tuple[Callable[..., Any] | None, int, tuple[int, ...], str, tuple[int, ...]]] = []
         """What to do, where to keep the outcome, of what, the name of a column, and what is needed no more afterwards."""
         self._compile(parsed)
+        self._makes_column = self._result not in self._constants and parsed.steps[self._result].op != "name"
+        """Whether what comes out is a column that nobody else has."""
 
     def evaluate(self, columns: Mapping[str, Array], length: int | None = None) -> Array:
         """The result for each row. All columns have the same length; `length` is needed only where there is no column."""
         if length is None:
             length = min((len(column) for column in columns.values()), default=1)
-        result: Array = np.empty(length, np.float64)
         with np.errstate(all="ignore"):
-            for begin in range(0, length, BLOCK_ROWS):
-                rows = slice(begin, min(begin + BLOCK_ROWS, length))
-                result[rows] = self._block(columns, rows)
+            return self.evaluate_quietly(columns, length)
+
+    def evaluate_quietly(self, columns: Mapping[str, Array], length: int) -> Array:
+        """`evaluate`, where the caller has told NumPy to say nothing about what is no number."""
+        if length <= BLOCK_ROWS and self._makes_column:
+            return np.asarray(self._block(columns), np.float64)
+        result: Array = np.empty(length, np.float64)
+        for begin in range(0, length, BLOCK_ROWS):
+            rows = slice(begin, min(begin + BLOCK_ROWS, length))
+            result[rows] = self._block({name: column[rows] for name, column in columns.items()})
         return result
 
-    def _block(self, columns: Mapping[str, Array], rows: slice) -> _Value:
+    def _block(self, columns: Mapping[str, Array]) -> _Value:
         values: list[Any] = [None] * self._size
         for index, constant in self._constants.items():
             values[index] = constant
         for operation, place, args, name, spent in self._program:
-            values[place] = columns[name][rows] if operation is None else operation(*[values[arg] for arg in args])
+            if operation is None:
+                values[place] = columns[name]
+            elif len(args) == 2:
+                values[place] = operation(values[args[0]], values[args[1]])
+            else:
+                values[place] = operation(*[values[arg] for arg in args])
             for index in spent:
                 values[index] = None
         outcome: _Value = values[self._result]

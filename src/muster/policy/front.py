@@ -101,11 +101,12 @@ class Front:
         in_use = book.room_version if book.limits.is_any else 0
         if in_use != self._in_use:
             self._in_use, self._is_stale = in_use, True
-        if book.blocked_version == self._marks and self._known == (ranked.number, self._ranker.version):
+        is_known = ranked.number == self._known[0] and self._ranker.version == self._known[1]
+        if is_known and book.blocked_version == self._marks:
             return
         # Whatever else counts as blocked than marks (limits, rules) could change anybody's answer.
         is_by_marks = book.blocked_version - self._marks == len(book.marked)
-        if not is_by_marks or self._known != (ranked.number, self._ranker.version):
+        if not is_by_marks or not is_known:
             self._is_stale = True
             self._begin(ranked)
             return
@@ -175,13 +176,17 @@ class Front:
         found: list[Foremost] = []
         taken: dict[int, int] = {}
         is_any_barred = False
+        policy = only or policies[0][1].spec.backfill
+        most = _most(policy)
         for row, line in self._first_of_lines(flagged):
             self._rows.add(row)
-            policy = only or policies[group[table.queue[row]]][1].spec.backfill
+            if only is None:
+                policy = policies[group[table.queue[row]]][1].spec.backfill
+                most = _most(policy)
             mode = "EASY" if policy.mode == "None" and table.place[row] < FIRST + ranked.starving else policy.mode
             count = taken.get(line, 0)
             self._last.setdefault(line, math.inf)
-            if count >= _most(policy):
+            if count >= most:
                 continue
             if self.bar(row):
                 is_any_barred = True
@@ -192,7 +197,7 @@ class Front:
             is_next = bool(table.refusal[row] >= REFUSED_BY_PLAN) or table.ids[row] in self._awaiting
             found.append(Foremost(row, line, mode, is_next))
             taken[line] = count + 1
-            if count + 1 >= _most(policy):
+            if count + 1 >= most:
                 self._last[line] = float(table.place[row])
         return None if is_any_barred else found
 

@@ -64,9 +64,11 @@ class _Places:
 
 
 class PolicyOrder:
-    def __init__(self, predictor: Foretells | None = None, *, learns: bool = True) -> None:
-        """`predictor`: the usual one unless another is given; none with `learns` False: then only what owners say is known."""
+    def __init__(self, predictor: Foretells | None = None, *, learns: bool = True, forecasts: bool = True) -> None:
+        """`predictor`: the usual one unless another is given; none with `learns` False: then only what owners say is known.
+        Without `forecasts` nothing is kept for telling when work will start, which decides nothing: for simulations."""
         self._predictor = (predictor or Predictor()) if learns else None
+        self._forecasts = forecasts
         self.book: Book
         self.plugin: Plugin | None = PolicyPlugin(self)
         self._is_stale = False
@@ -103,6 +105,8 @@ class PolicyOrder:
         book, people = self.book, self.book.people
         book.epoch += 1
         match event:
+            case ev.Bound() | ev.PodGone():
+                pass  # the books follow what is placed by themselves
             case ev.PodSeen(pod=facts):
                 self.learning.seen(facts)
                 if facts.is_finished and not facts.metadata.deletion_timestamp:
@@ -182,17 +186,20 @@ class PolicyOrder:
             self.learning.foretell(row)
             self.book.settle()  # an earlier attempt may have gone just now
             self.first_come.joined(row, self.state.now)
-            self.forecaster.joined(row)
+            if self._forecasts:
+                self.forecaster.joined(row)
 
     def left(self, unit_id: str) -> None:
         before = self.book.surprises
-        self.forecaster.leaves(unit_id)
+        if self._forecasts:
+            self.forecaster.leaves(unit_id)
         self.gate.left(unit_id)
         self.plans.front.awaits(unit_id, False)
         self._telling.refused.pop(unit_id, None)
         self.book.leave(unit_id)
         has_started = unit_id in self.book.table.row_of
-        self.forecaster.left(unit_id, self.state.now, has_started=has_started)
+        if self._forecasts:
+            self.forecaster.left(unit_id, self.state.now, has_started=has_started)
         if not has_started:
             self.first_come.gone(unit_id, self.state.now)
         elif self.book.surprises != before:
@@ -383,8 +390,8 @@ class PolicyOrder:
 class UnlearnedOrder(PolicyOrder):
     """The same without any learning, under a name of its own: so a log of it replays without, too."""
 
-    def __init__(self) -> None:
-        super().__init__(learns=False)
+    def __init__(self, *, forecasts: bool = True) -> None:
+        super().__init__(learns=False, forecasts=forecasts)
 
 
 def _of_user(user: UserFacts) -> tuple[object, ...]:

@@ -26,6 +26,7 @@ from muster.policy.backfill import (
     Pieces,
     Plan,
     Planner,
+    Releases,
     bound_by,
     releases,
     room_for,
@@ -66,6 +67,8 @@ class Plans:
         self._ever_of: tuple[int, ...] = ()
         self._free: Array = np.zeros(0, np.int64)
         self._free_of: tuple[int, ...] = ()
+        self._fitting: tuple[object, object, Array] = (None, None, self._free)
+        """The last answer of `_within`, behind what it was about."""
         self._lines: tuple[object, Array] | None = None
         self._passing: tuple[str, Bound] = ("", Bound())
 
@@ -163,7 +166,7 @@ class Plans:
 
     def _make(self, front: Sequence[Foremost], now: float) -> list[Plan]:
         """Of each line the first that a plan helps; with Conservative backfill all."""
-        planner = Planner(self._state, releases(self._state, self.ends(now)), now, self.feasible)
+        planner = Planner(self._state, self._coming(now), now, self.feasible)
         plans: list[Plan] = []
         settled: set[int] = set()
         self._is_open = False
@@ -179,22 +182,19 @@ class Plans:
                 self._is_open = True
         return plans
 
-    def ends(self, now: float) -> Array:
-        """By index of the placed pods: when each is expected to end. Also finds out until when that holds."""
-        table, node = self._book.table, self._state.placed.node
+    def _coming(self, now: float) -> Releases:
+        """What is expected to be given back, and when. Also finds out until when that holds."""
+        table, row_at = self._book.table, self._book.row_at
         rows = nonzero(table.is_running)
         expected, until = expected_ends(table, rows, now)
-        self._valid_until = float(until.min()) if len(until) else math.inf
-        self._until = np.full(table.size, np.inf)
-        self._until[rows] = until
-        by_row: Array = np.full(table.size, np.inf)
-        by_row[rows] = expected
-        ends: Array = np.full(len(node), np.inf)
-        size = min(len(node), len(self._book.row_at))
-        at = self._book.row_at[:size]
-        known = nonzero(at >= 0)
-        ends[known] = by_row[at[known]]
-        return ends
+        self._valid_until = float(np.minimum.reduce(until)) if len(until) else math.inf
+        self._until = by_row = np.full(table.size, np.inf)
+        by_row[rows] = until
+        if expected is not until:
+            by_row = by_row.copy()
+            by_row[rows] = expected
+        placed = nonzero(row_at >= 0)
+        return releases(self._state, placed, by_row[row_at[placed]])
 
     def lines(self) -> Array:
         """By the number of a queue: which line it waits in."""
@@ -261,18 +261,21 @@ class Plans:
         return bool(len(self._within(rows)))
 
     def _within(self, rows: Array) -> Array:
-        """Nobody else fits than these, whatever the nodes."""
-        request, free = self._book.table.request, self._free_in_all()
+        """Nobody else fits than these, whatever the nodes. `rows` are asked about again while nothing has changed."""
+        request, free = self._book.table.request, self.free_in_all()
+        if self._fitting[0] is rows and self._fitting[1] is free:
+            return self._fitting[2]
         height = min(len(free), len(request))
-        found: Array = rows[(request[:height, rows] <= free[:height, None]).all(axis=0)]
+        found: Array = rows[np.logical_and.reduce(request[:height].take(rows, axis=1) <= free[:height, None], axis=0)]
+        self._fitting = (rows, free, found)
         return found
 
-    def _free_in_all(self) -> Array:
+    def free_in_all(self) -> Array:
         """What is free on all nodes together, by resource."""
         nodes = self._state.nodes
         made_of = (self._book.room_version, nodes.version, len(nodes.free))
         if made_of != self._free_of:
-            self._free, self._free_of = np.maximum(nodes.free, 0).sum(axis=1), made_of
+            self._free, self._free_of = np.add.reduce(np.maximum(nodes.free, 0), axis=1), made_of
         return self._free
 
     def may_go(self, rows: Array, ranked: Ranked, now: float) -> Array:
@@ -287,7 +290,7 @@ class Plans:
         rows = self._within(rows)
         if not len(rows):
             return rows
-        rows = rows[np.argsort(table.place[rows], kind="stable")]
+        rows = rows[table.place[rows].argsort(kind="stable")]
         pieces, of = self._pieces_of(rows)
         has_room = [self.room(each) > 0 for each in pieces]
         goes = np.array(has_room, np.bool_)[of]
@@ -300,19 +303,19 @@ class Plans:
         if not goes[first]:
             return rows[:0]
         stop = first + _true_ahead(goes[first:])
-        free = self._free_in_all()
+        free = self.free_in_all()
         height = min(len(free), len(table.request))
-        together = np.cumsum(table.request[:height, rows[first:stop]], axis=1) <= free[:height, None]
-        count = _true_ahead(np.asarray(together.all(axis=0)))
+        together = table.request[:height].take(rows[first:stop], axis=1).cumsum(axis=1) <= free[:height, None]
+        count = _true_ahead(np.logical_and.reduce(together, axis=0))
         chosen: Array = rows[first : first + max(count, 1)]
         return chosen
 
     def _pieces_of(self, rows: Array) -> tuple[list[Pieces], Array]:
         """What the rows are made of, each once, and which of them each row is: kinds of many queues are often made alike."""
-        kinds, of = np.unique(self._book.table.kind[rows], return_inverse=True)
+        kinds = self._book.table.kind[rows].tolist()
         numbers: dict[Pieces, int] = {}
-        number = [numbers.setdefault(self._book.pieces[kind], len(numbers)) for kind in kinds.tolist()]
-        return list(numbers), np.array(number, np.int64)[of]
+        number = {kind: numbers.setdefault(self._book.pieces[kind], len(numbers)) for kind in dict.fromkeys(kinds)}
+        return list(numbers), np.array([number[kind] for kind in kinds], np.int64)
 
     def _allowed(self, plans: Sequence[Plan], rows: Array, pieces: Sequence[Pieces | None], of: Array, now: float) -> Mask:
         """Whom no plan keeps from going. `of`: which of the pieces each row is made of; None for those that do not fit."""

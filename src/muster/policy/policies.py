@@ -44,33 +44,36 @@ class Policy:
         asked = Asked(table, rows, now, view)
         with np.errstate(all="ignore"):
             columns = [column_of(factor, asked) for factor in self.factors]
-            return Scored(self, columns, len(rows))
+            return Scored(self, columns, self._total(columns, len(rows)))
 
     def total(self, columns: Sequence[Array], length: int) -> Array:
         """The formula over the factors' columns, rounded."""
+        with np.errstate(all="ignore"):
+            return self._total(columns, length)
+
+    def _total(self, columns: Sequence[Array], length: int) -> Array:
         if self.is_sum:
-            return quantised(self.weighted_sum(columns, length))
+            return quantised(self._weighted_sum(columns, length))
         named = dict(zip(self.names, columns, strict=True))
         if self._uses_sum:
-            named[WEIGHTED_SUM] = self.weighted_sum(columns, length)
-        return quantised(self.formula.evaluate(named, length))
+            named[WEIGHTED_SUM] = self._weighted_sum(columns, length)
+        return quantised(self.formula.evaluate_quietly(named, length))
 
-    def weighted_sum(self, columns: Sequence[Array], length: int) -> Array:
+    def _weighted_sum(self, columns: Sequence[Array], length: int) -> Array:
         """One after the other, not as a product of matrices: libraries of linear algebra add in an order of their own."""
         total: Array = np.zeros(length)
-        with np.errstate(all="ignore"):
-            for weight, column in zip(self.weights, columns, strict=True):
-                total += weight * column
+        for weight, column in zip(self.weights, columns, strict=True):
+            total += weight * column
         return total
 
 
 class Scored:
     """Scores of some units. `total[i]` and `values[:, i]` belong to the i-th of the rows that were asked for."""
 
-    def __init__(self, policy: Policy, columns: Sequence[Array], length: int) -> None:
+    def __init__(self, policy: Policy, columns: Sequence[Array], total: Array) -> None:
         self.policy = policy
         self._columns = columns
-        self.total: Array = policy.total(columns, length)
+        self.total = total
 
     @functools.cached_property
     def values(self) -> Array:
@@ -83,7 +86,8 @@ class Scored:
     def of(self, positions: Sequence[int] | Indices) -> Scored:
         """The same for some of the rows, by position."""
         some = np.asarray(positions, np.int64)
-        return Scored(self.policy, [column[some] for column in self._columns], len(some))
+        columns = [column[some] for column in self._columns]
+        return Scored(self.policy, columns, self.policy.total(columns, len(some)))
 
     @functools.cached_property
     def contributions(self) -> Array:
@@ -109,7 +113,7 @@ class Scored:
 def quantised(values: Array) -> Array:
     """`values` with SCORE_BITS binary digits, rounded to the nearest; NaN and infinity stay."""
     # The digits are the low bits of a float, whatever its exponent: half of what is cut off is added before.
-    bits = np.ascontiguousarray(values, np.float64).view(np.int64)
+    bits = values.view(np.int64)
     rounded: Array = ((bits + (1 << (_BITS_CUT - 1))) & -(1 << _BITS_CUT)).view(np.float64)
     return rounded
 

@@ -91,8 +91,10 @@ def candidates(table: Table, rules: PolicyPreemption, bounds: Array, now: float)
     ran_s = now - table.started[rows]
     # What started this very moment stays for it, or one moment could see it come and go again and again.
     has_run = ran_s >= rules.restart_cost_seconds if rules.restart_cost_seconds > 0 else ran_s > 0.0
-    often = table.preemptions[rows] >= rules.per_job_max
-    rows = rows[has_run & ~often & (table.pin[rows] == NOT_PINNED)]
+    has_run &= table.preemptions[rows] < rules.per_job_max
+    if table.pinned:
+        has_run &= table.pin[rows] == NOT_PINNED
+    rows = rows[has_run]
     # Starving work would be the first in line again. Service that it keeps counts for it: nobody starves who would not without.
     due = table.submitted[rows] + bounds_of(bounds, table, rows)
     if np.count_nonzero(due > now) < len(rows):
@@ -101,7 +103,7 @@ def candidates(table: Table, rules: PolicyPreemption, bounds: Array, now: float)
     return found
 
 
-def scores_of(policy: Policy, table: Table, rows: Array, running: Array, *, now: float, view: View) -> Scores:
+def scores_of(policy: Policy, table: Table, rows: Array, running: Array, *, now: float, view_of: ViewOf) -> Scores:
     """`running` are the scores of the running `rows`."""
     rules = policy.spec.preemption
 
@@ -113,7 +115,8 @@ def scores_of(policy: Policy, table: Table, rows: Array, running: Array, *, now:
         stopped.started[:] = NAN
         stopped.attained_s = kept
         stopped.preemptions = stopped.preemptions + 1
-        return policy.scores(stopped, np.arange(len(rows)), now, view).total, rules.restart_cost_seconds + lost_s
+        waiting = policy.scores(stopped, np.arange(len(rows)), now, view_of(policy.spec)).total
+        return waiting, rules.restart_cost_seconds + lost_s
 
     return Scores(rows, running, rest)
 
@@ -176,12 +179,12 @@ class Preempting:
         if asked == self._asked:
             return []
         self._asked = asked
-        blocked = self._plans.front.blocked(ranked)[:EVICTORS_MAX].tolist()
-        if not blocked or not any(self._may_any(policy, blocked, now) for policy in self._policies(blocked)):
+        blocked = self._plans.front.blocked(ranked)[:EVICTORS_MAX]
+        if not len(blocked) or not any(self._may_any(policy, blocked, now) for policy in self._policies(blocked)):
             return []
-        return [table.ids[row] for row in blocked if self._could_evict(row, now)]
+        return [table.ids[row] for row in blocked.tolist() if self._could_evict(row, now)]
 
-    def _may_any(self, policy: Policy, rows: Sequence[int], now: float) -> bool:
+    def _may_any(self, policy: Policy, rows: Array, now: float) -> bool:
         """Whether the best of the rows could have anybody make way, by the policy; a quick no for most moments."""
         rules = policy.spec.preemption
         if not rules.enabled:
@@ -203,9 +206,10 @@ class Preempting:
         better = scores.rows[is_better(float(table.score[row]), scores.bar, rules.gain_percent_min)]
         if not len(better):
             return False
-        free = np.maximum(self._book.state.nodes.free, 0).sum(axis=1)
+        free = self._plans.free_in_all()
         height = min(len(free), len(table.request))
-        return bool((table.request[:height, row] <= free[:height] + table.used[:height, better].sum(axis=1)).all())
+        gained = np.add.reduce(table.used[:height].take(better, axis=1), axis=1)
+        return bool((table.request[:height, row] <= free[:height] + gained).all())
 
     # -- making room -----------------------------------------------------------------------------------------------------------
 
@@ -308,12 +312,12 @@ class Preempting:
         promised = [kept for uid, kept in state.nominations.items() if uid not in own]
         return Ask(eligible=eligible, cost=cost, whole_units=True, free=free_ahead(state, promised) if promised else None)
 
-    def _policies(self, rows: Sequence[int]) -> Sequence[Policy]:
+    def _policies(self, rows: Array) -> Sequence[Policy]:
         """Of the rows, each once."""
         policies = self._ranker.policies()[1]
         if len(policies) == 1:
             return (policies[0][1],)
-        return list({id(policy): policy for policy in map(self._policy, rows)}.values())
+        return list({id(policy): policy for policy in map(self._policy, rows.tolist())}.values())
 
     def _policy(self, row: int) -> Policy:
         group, policies, _ = self._ranker.policies()
@@ -350,8 +354,7 @@ class Preempting:
     def keep(self, policy: Policy, rows: Array, running: Array, now: float) -> None:
         """The scores of running rows, as they were just worked out."""
         self._be_at(now)
-        view = self._view_of(policy.spec)
-        self._scores[id(policy)] = scores_of(policy, self._book.table, rows, running, now=now, view=view)
+        self._scores[id(policy)] = scores_of(policy, self._book.table, rows, running, now=now, view_of=self._view_of)
 
 
 def _for_one(book: Book, pods: PodBlock, ask: Ask, helper: PostFilterHelper) -> Nomination | None:

@@ -19,7 +19,7 @@ from muster.engine.columns import Array, nonzero
 from muster.objects.kinds.muster_queues import SchedulingPolicySpec
 from muster.policy.queues import QueueTree
 from muster.policy.starvation import bounds_of, crossings, next_crossing
-from muster.policy.table import NOT_PINNED, Table, View
+from muster.policy.table import Table, View
 
 if TYPE_CHECKING:
     from muster.policy.policies import Policy, Scored
@@ -99,8 +99,9 @@ class Ranker:
     def __init__(self, table: Table, tree: QueueTree, policy_of: Callable[[str], tuple[str, Policy]]) -> None:
         """`policy_of` gives the name and the policy of a queue."""
         self._table, self._tree, self._policy_of = table, tree, policy_of
-        self._groups: tuple[object, Array, list[tuple[str, Policy]], Array] | None = None
-        self._use: tuple[object, tuple[int, ...], bool] = (None, (), False)
+        self._groups: tuple[Array, list[tuple[str, Policy]], Array] | None = None
+        self._groups_of = (-1, -1)
+        self._looks_at_use = False
         self._number = 0
         self.version = 0
         """Grows when policies change."""
@@ -113,18 +114,13 @@ class Ranker:
     @property
     def depends_on_use(self) -> bool:
         """Whether the line depends on what runs: on the shares of several queues, or because a policy looks at it."""
-        _, policies, _ = self.policies()
-        made_of = (self._tree.version, self._table.queues.version)
-        if self._use[0] is not policies or self._use[1] != made_of:
-            layout = self._tree.layout(self._table.queues)
-            self._use = (policies, made_of, len(layout.level) > 2 or any(policy.looks_at_use for _, policy in policies))
-        return self._use[2]
+        self.policies()
+        return self._looks_at_use
 
     def policies(self) -> tuple[Array, list[tuple[str, Policy]], Array]:
         """By the number of a queue: which of the policies it has, and its bound on starvation."""
-        names = self._table.queues
-        made_of = (names.version, self._tree.version)
-        if self._groups is None or self._groups[0] != made_of:
+        names, made_of = self._table.queues, self._groups_of
+        if self._groups is None or names.version != made_of[0] or self._tree.version != made_of[1]:
             found: dict[str, int] = {}
             policies: list[tuple[str, Policy]] = []
             group: Array = np.zeros(max(len(names), 1), np.int64)
@@ -135,8 +131,10 @@ class Ranker:
                     policies.append((name, policy))
                 group[number] = found[name]
             bounds = np.array([float(policy.spec.starvation_bound_seconds) for _, policy in policies] or [0.0], np.float64)
-            self._groups = (made_of, group, policies, bounds[group])
-        return self._groups[1], self._groups[2], self._groups[3]
+            self._groups, self._groups_of = (group, policies, bounds[group]), (names.version, self._tree.version)
+            has_several = len(self._tree.layout(names).level) > 2
+            self._looks_at_use = has_several or any(policy.looks_at_use for _, policy in policies)
+        return self._groups
 
     def scored(self, rows: Array, now: float, view_of: ViewOf, beside: Array = _NOBODY) -> tuple[Array, dict[str, int]]:
         """The scores of waiting `rows`, each by its queue's policy; and how many have none, by policy. Where there is but one
@@ -195,9 +193,8 @@ class Ranker:
             others = others[(-score[others]).argsort(kind="stable")]
         else:
             others = (-score).argsort(kind="stable")
-        pins = table.pin[rows[others]]
-        if np.count_nonzero(pins != NOT_PINNED):
-            others = others[pins.argsort(kind="stable")]
+        if table.pinned:
+            others = others[table.pin[rows[others]].argsort(kind="stable")]
         layout = self._tree.layout(table.queues)
         if layout.depth > 1 or len(layout.level) > 2:
             running = nonzero(table.is_running & (table.queue >= 0))

@@ -12,6 +12,8 @@ Pure.
 
 from __future__ import annotations
 
+import numpy as np
+
 from muster.engine.columns import Array
 from muster.policy.table import Table
 
@@ -23,6 +25,8 @@ def crossings(table: Table, rows: Array, bound_s: Array) -> Array:
 
 def next_crossing(times: Array, now: float) -> float | None:
     """The first of the times that is still to come."""
+    if len(times) and (first := float(np.minimum.reduce(times))) > now:
+        return first
     later = times[times > now]
     return float(later.min()) if len(later) else None
 

@@ -170,6 +170,8 @@ class Table:
         self.predicted_use: list[Mapping[str, float]] = [{}] * _SIZE_FIRST
         self.row_of: dict[str, int] = {}
         self.queues, self.users, self.groups = Names(), Names(), Names()
+        self.pinned = 0
+        """How many rows have a pin."""
         self._divisor: Array = np.full(resources, math.inf)
         """What the cluster has of each resource; of what it has nothing, nobody has a share."""
         self._free: list[int] = list(range(_SIZE_FIRST - 1, -1, -1))
@@ -201,7 +203,7 @@ class Table:
             self.refusal[row], self.place[row], self.score[row] = 0, _LAST, NAN
             self.predicted_use[row] = {}
         else:
-            self._give_names(row)
+            self._give_back(row)
         self.works[row], self.labels[row] = work, filling.labels
         self.submitted[row] = work.submitted
         self.estimate_s[row] = NAN if work.estimate_s is None else work.estimate_s
@@ -210,6 +212,7 @@ class Table:
         self.level[row], self.attained_s[row], self.preemptions[row] = work.level, work.attained_s, work.preemptions
         self.user_level[row], self.group_level[row] = filling.user_level, filling.group_level
         self.pin[row] = NOT_PINNED if work.pin is None else work.pin
+        self.pinned += work.pin is not None
         self.queue[row] = self.queues.take(filling.queue)
         self.user[row] = self.users.take(filling.user)
         self.group[row] = self.groups.take(filling.group)
@@ -224,7 +227,7 @@ class Table:
         row = self.row_of.pop(unit_id, None)
         if row is None:
             return
-        self._give_names(row)
+        self._give_back(row)
         self.ids[row], self.works[row], self.labels[row] = "", NOTHING, {}
         self.queue[row] = self.user[row] = self.group[row] = NOBODY
         self.is_waiting[row] = self.is_running[row] = self.is_blocked[row] = False
@@ -238,12 +241,20 @@ class Table:
         self.request[: len(request), row] = request
         self.dominant[row] = self._share(self.request[:, row])
 
-    def hold(self, row: int, used: Array) -> None:
-        """What its placed pods hold from now on."""
+    def hold(self, row: int, used: Array, *, is_all: bool) -> None:
+        """What its placed pods hold from now on; if that `is_all` of it, it asks for nothing else."""
         self.widen(len(used))
         self.used[:, row] = 0
         self.used[: len(used), row] = used
-        self.used_dominant[row] = self._share(self.used[:, row])
+        self.used_dominant[row] = share = self._share(self.used[:, row])
+        if is_all:
+            self.request[:, row] = self.used[:, row]
+            self.dominant[row] = share
+
+    def let_go(self, row: int) -> None:
+        """It holds nothing any more."""
+        self.used[:, row] = 0
+        self.used_dominant[row] = 0.0
 
     def widen(self, resources: int) -> None:
         """Rows for resources that have appeared since."""
@@ -312,7 +323,9 @@ class Table:
     def _share(self, amounts: Array) -> float:
         return float(np.maximum.reduce(amounts / self._divisor))
 
-    def _give_names(self, row: int) -> None:
+    def _give_back(self, row: int) -> None:
+        """What the row counts for, and the names that it has."""
+        self.pinned -= self.works[row].pin is not None
         self.queues.give(int(self.queue[row]))
         self.users.give(int(self.user[row]))
         self.groups.give(int(self.group[row]))

@@ -64,7 +64,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 def measure(settings: Settings, policy: str = "balanced", placement: Placement = "nodes") -> Measured:
     """One run. The cluster has nodes of GPUS_PER_NODE GPUs."""
     jobs = generate(settings)
-    engine = new_engine(None, "history")
+    engine = new_engine(None, "history", forecasts=True)
     cluster = parse_cluster(f"{max(settings.gpus // GPUS_PER_NODE, 1)}x{GPUS_PER_NODE}", placement)
     shaping = Shaping(cluster, jobs)
     world: list[ev.AnyEvent] = [*(ev.NodeSeen(node) for node in shaping.nodes()), *load_policy(policy).events()]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -17,8 +17,6 @@ from muster.engine.decisions import AnyDecision
 from muster.engine.machine import Engine
 from muster.engine.registry import discover
 from muster.engine.work import Work
-from muster.history.recorder import Recorder
-from muster.history.recording import Recorded
 from muster.objects.job_pods import DEFAULT_SCHEDULER
 from muster.policy.order import PolicyOrder, UnlearnedOrder
 from muster.sim.clock import START_S, SimulationError
@@ -27,6 +25,10 @@ from muster.sim.trace_cluster import Shaping, TraceCluster
 from muster.sim.trace_formats import TraceJob
 from muster.sim.trace_policy import PolicySet
 from muster.sim.trace_run import NAMESPACE, Outcome, Progress, SimJob, TraceRun
+
+if TYPE_CHECKING:
+    from muster.history.recorder import Recorder
+    from muster.history.recording import Recorded
 
 Estimates = Literal["none", "history", "oracle"]
 Step = Callable[[Sequence[ev.AnyEvent], float], list[AnyDecision]]
@@ -55,8 +57,9 @@ def simulate(
 ) -> Outcome:
     """What would become of the jobs. SimulationError when the policy or a plugin failed on the way. With `recorder`, all
     decisions are recorded as a scheduler's are."""
-    engine = new_engine(setup.configuration, setup.estimates, explains=recorder is not None)
-    recorded = Recorded(engine, recorder, lambda _: engine, holder="simulation") if recorder is not None else None
+    is_told = recorder is not None
+    engine = new_engine(setup.configuration, setup.estimates, explains=is_told, forecasts=is_told)
+    recorded = _recorded(engine, recorder) if recorder is not None else None
     names = tuple(engine.profiles)
     shaping = Shaping(setup.cluster, jobs, DEFAULT_SCHEDULER if DEFAULT_SCHEDULER in names else names[0])
     begin = START_S + min((job.submit_s for job in jobs), default=0.0)
@@ -77,6 +80,12 @@ def simulate(
     return outcome
 
 
+def _recorded(engine: Engine, recorder: Recorder) -> Recorded:
+    from muster.history.recording import Recorded
+
+    return Recorded(engine, recorder, lambda _: engine, holder="simulation")
+
+
 def _flushing(step: Step, recorder: Recorder) -> Step:
     """A recorder never waits, and leaves out what it can't keep up with; a simulation has time."""
     count = itertools.count(1)
@@ -90,12 +99,15 @@ def _flushing(step: Step, recorder: Recorder) -> Step:
     return flushed
 
 
-def new_engine(configuration: Mapping[str, Any] | None, estimates: Estimates, *, explains: bool = False) -> Engine:
-    """The scheduler's own engine; predictions come from history, so it has them with `history` only."""
+def new_engine(
+    configuration: Mapping[str, Any] | None, estimates: Estimates, *, explains: bool = False, forecasts: bool = False
+) -> Engine:
+    """The scheduler's own engine; predictions come from history, so it has them with `history` only. What decides nothing is
+    left out unless it is asked for: why work waits, and when it will start."""
     registry = discover()
     document = configuration if configuration is not None else default_document()
     profiles = read(document, registry).build(registry)
-    order = PolicyOrder() if estimates == "history" else UnlearnedOrder()
+    order = PolicyOrder(forecasts=forecasts) if estimates == "history" else UnlearnedOrder(forecasts=forecasts)
     engine = Engine(profiles, configure=profiles_from(registry), order=order, explains=explains)
     engine.configuration = document
     return engine
