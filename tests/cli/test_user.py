@@ -175,6 +175,8 @@ def test_words_for_accounts() -> None:
     assert budget_text(spec, usage) == "12.35/20.00 Week"
     assert user_row(raw) == ["ann", "lab", "ann", "0", "1", "4", in_use, "12.35/20.00 Week", "BudgetSpent"]
     assert note_text({**raw, "spec": {**spec, "suspended": True}}) == "suspended"
+    spent = {"status": {"standing": {"limits": {"concurrent": {"cpu": 1}, "jobsRunning": 2}}}}
+    assert note_text(spent) == "the budget is spent: jobs at most 2, cpu at most 1"
     group = {"metadata": {"name": "lab"}, "spec": {"admins": ["gil", "ann"]}}
     assert group_row(group) == ["lab", "", "gil, ann", "0", "0", "0", "", "", ""]
     assert me_lines("ann", None)[1].startswith("User:         not told")

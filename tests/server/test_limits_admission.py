@@ -102,7 +102,7 @@ def test_whose_it_is_is_filled_in(server: RunningServer) -> None:
         pytest.param(
             "gil",
             job("j", 7, 3),
-            "JobExceedsLimit: spec.limits.concurrent[cpu] of UserGroup lab: limit 20, in use 0, requested 21",
+            "JobExceedsLimit: spec.limits.concurrent[cpu] of UserGroup lab: limit 20, waiting and running 0, requested 21",
             id="larger than the group may ever run",
         ),
         pytest.param(ANN, job("j", user="bob"), "UserSuspended: User bob may submit nothing", id="suspended"),

@@ -212,7 +212,7 @@ def _has_faded_otherwise(old: FadedUse, new: FadedUse) -> bool:
 
 def _divided(books: Books, view: UserGroup, name: str) -> dict[str, str | int | float]:
     """What of its limits on use at once has been given to those below."""
-    parts = divided(books.tree, node_of(view, name, standing=False))
+    parts = divided(books.tree, node_of(view, name))
     return amounts_text({resource: amount for (field, resource), amount in parts.items() if field == "concurrent"})
 
 

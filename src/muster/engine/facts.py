@@ -422,7 +422,7 @@ class StandingFacts(Facts):
     stopped: str = ""
     """Why nothing new of it may start: a budget is spent. Empty when it may."""
     limits: LimitsFacts | None = None
-    """In force instead of those in the spec, when a budget is spent."""
+    """In force besides those in the spec, when a budget is spent."""
 
 
 class AccountStatusFacts(Facts):

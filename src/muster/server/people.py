@@ -94,7 +94,7 @@ class People:
                 return  # another server let it in; what was known before holds
             before = books[kind].get(name)
             books[kind][name] = view
-            self.tree.put(node_of(view, name, standing=False))
+            self.tree.put(node_of(view, name))
             if before is not None and before.spec == view.spec:
                 return  # its status, which says nothing about who is who: most changes are
         if kind != "Queue":
