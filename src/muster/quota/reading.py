@@ -67,9 +67,7 @@ def node_of(view: User | UserGroup | Queue, name: str) -> NodeSpec:
     limits = with_spent_budget(written, ceilings_of(judged.limits)) if judged.limits is not None else written
     kind: NodeKind = "UserGroup" if isinstance(view, UserGroup) else "User"
     parent = view.spec.parent if isinstance(view, UserGroup) else view.spec.group
-    return NodeSpec(
-        kind=kind, name=name, parent=parent, limits=limits, written=written if is_spent else None, stopped=stopped
-    )
+    return NodeSpec(kind=kind, name=name, parent=parent, limits=limits, written=written if is_spent else None, stopped=stopped)
 
 
 def key_of(kind: str, name: str) -> NodeKey | None:
