@@ -46,10 +46,14 @@ def test_the_tree_has_children_under_parents_and_circles_at_the_top() -> None:
 def test_live_numbers_win_over_written_ones() -> None:
     limited = queue("q", limits={"concurrent": {"cpu": "8"}, "jobsRunning": 4}, isDefault=True)
     limited["status"] = {"usage": {"jobsWaiting": 1, "jobsRunning": 2, "concurrent": {"cpu": "3"}}}
-    live = {"q": {"queue": "q", "waiting": 7, "running": 2, "held": 1, "head": "Job/team/x"}}
-    text = tree_text([limited], live)
+    below = queue("below", parent="q")
+    live = {
+        "q": {"waiting": 7, "running": 2, "held": 1, "head": "Job/team/x", "runningRequest": {"cpu": "1500m", "pods": "2"}},
+        "below": {"waiting": 0, "running": 1, "held": 0, "head": "", "runningRequest": {"cpu": "4"}},
+    }
+    text = tree_text([limited, below], live)
     assert "q (default)" in text
-    assert "jobs 2/4, cpu 3/8" in text
+    assert "jobs 3/4, cpu 5500m/8" in text
     assert words(text)[1][-1] == "team/x"
     assert " 7 " in text
     assert " 1 " in tree_text([limited], None)

@@ -14,6 +14,7 @@ from muster.cli.accounts_view import use_of_limits
 from muster.cli.output import cell_text, simple_table
 from muster.objects.acts import acts_of
 from muster.objects.ages import human_duration
+from muster.objects.amounts import amount_text, limit_amounts
 from muster.objects.conditions import find_condition
 from muster.objects.meta import annotations_of, name_of
 from muster.objects.status import Raw
@@ -71,7 +72,8 @@ def _sums(queues: Sequence[Raw], lines: Mapping[str, Raw]) -> dict[str, Raw]:
     """The numbers of each queue with those of all below it, as its status counts them."""
     parents = {name_of(queue): _parent(queue) for queue in queues}
     found: dict[str, Raw] = {
-        name: {"waiting": 0, "running": 0, "held": 0, "head": lines.get(name, {}).get("head", "")} for name in parents
+        name: {"waiting": 0, "running": 0, "held": 0, "head": lines.get(name, {}).get("head", ""), "used": {}}
+        for name in parents
     }
     for name, line in lines.items():
         above: list[str] = []
@@ -80,6 +82,10 @@ def _sums(queues: Sequence[Raw], lines: Mapping[str, Raw]) -> dict[str, Raw]:
             above.append(at)
             for word in ("waiting", "running", "held"):
                 found[at][word] += line[word]
+            used = found[at]["used"]
+            for resource, text in (line.get("runningRequest") or {}).items():
+                for one, amount in limit_amounts(resource, text).items():
+                    used[one] = used.get(one, 0) + amount
             at = parents[at]
     return found
 
@@ -97,6 +103,9 @@ def _row(queue: Raw, depth: int, lines: Mapping[str, Raw] | None) -> list[Any]:
     running = own["running"] if own is not None else usage.get("jobsRunning", 0)
     held = own["held"] if own is not None else status.get("held", 0)
     head = own["head"] if own is not None else status.get("head", "")
+    if own is not None:
+        used = {resource: amount_text(resource, amount) for resource, amount in own["used"].items()}
+        usage = {"jobsRunning": running, "concurrent": used}
     return [
         "  " * depth + name + (" (default)" if spec.get("isDefault") else ""),
         str(spec.get("state") or "Open") + (", not ready" if _fault(queue) else ""),
