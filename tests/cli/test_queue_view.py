@@ -7,7 +7,7 @@ import math
 import msgspec
 import pytest
 
-from muster.cli.pool_view import holdings, holdings_table, node_rows, nodes_table, pool_rows, pools_table
+from muster.cli.pool_view import holdings, holdings_table, node_rows, nodes_table, pool_rows, pools_table, written_rows
 from muster.cli.queue_view import act_lines, deadline_lines, line_text, number, place_lines, status_place, tree_text
 from muster.engine import events as ev
 from muster.engine.facts import PoolFacts
@@ -170,6 +170,29 @@ def test_pools_and_the_nodes_in_none() -> None:
     east, rest = (dict(zip(headers, row, strict=True)) for row in rows)
     assert (east["POOL"], east["NODES"], east["CPU"], east["GPUS"]) == ("east", 2, "3500m/6", "1/2")
     assert (rest["POOL"], rest["NODES"], rest["CPU"]) == ("(in no pool)", 1, "0/8")
+
+
+def test_models_and_memory_of_devices_are_told() -> None:
+    labels = {"node.koordinator.sh/gpu-model": "A100", "nvidia.com/gpu.memory": "40960"}
+    engine = Engine([Profile("muster-scheduler", [Fit()])])
+    engine.step([ev.NodeSeen(node("a", resources={"nvidia.com/gpu": 4}, labels=labels)), ev.NodeSeen(node("b"))], 1.0)
+    headers, [row] = pools_table(pool_rows(engine.state))
+    assert dict(zip(headers, row, strict=True))["GPUS"] == "0/4 A100 40Gi"
+
+
+def test_a_pool_as_its_status_has_it() -> None:
+    status = {
+        "nodes": ["a"],
+        "ready": 1,
+        "capacity": {"cpu": "8", "kuscia.io/bandwidth": "1000"},
+        "allocatable": {"cpu": "8", "memory": "32Gi", "bandwidth-egress": "1Gbps"},
+        "requested": {"cpu": "1500m"},
+        "devices": [{"type": "gpu", "model": "V100", "memory": "16Gi", "total": 2, "used": 1}],
+    }
+    headers, rows = pools_table(written_rows([{"metadata": {"name": "p"}, "status": status}, {"metadata": {"name": "new"}}]))
+    new, row = (dict(zip(headers, one, strict=True)) for one in rows)
+    assert (row["CPU"], row["MEMORY"], row["EGRESS"], row["GPUS"]) == ("1500m/8", "0/32Gi", "0bps/1Gbps", "1/2 V100 16Gi")
+    assert (new["POOL"], new["NODES"], new["CPU"]) == ("new", 0, "")
 
 
 def test_nodes_of_a_pool() -> None:

@@ -116,9 +116,9 @@ class People:
         if deleted:
             self._works.forget(key)
 
-    def own_pod(self, namespace: str, name: str, user: str) -> None:
-        """A pod that a controller made is whose its label says; "" when it is gone or nobody's."""
-        self._own(("Pod", namespace, name), user)
+    def own_made(self, kind: str, namespace: str, name: str, user: str) -> None:
+        """A pod or KusciaTask that a controller made is whose its label says; "" when it is gone or nobody's."""
+        self._own((kind, namespace, name), user)
 
     def _own(self, what: tuple[str, str, str], owner: str) -> None:
         if owner:
