@@ -296,6 +296,10 @@ class PolicyOrder:
         """By policy: for how many units its formula gave no number when the line was last ranked."""
         return self._ranked.not_a_number
 
+    def refused(self, unit_id: str) -> Verdict | None:
+        """What the gate said last to a unit that sleeps."""
+        return self._telling.refused.get(unit_id)
+
     def lines(self) -> Mapping[str, Line]:
         return self._telling.lines()
 

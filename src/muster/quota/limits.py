@@ -150,6 +150,11 @@ class Breach(msgspec.Struct, frozen=True, kw_only=True):
         return _WAITS[self.kind]
 
     @property
+    def ends_by_itself(self) -> bool:
+        """Whether there is room under it again as work ends; not when somebody, or a new period, has to change something."""
+        return self.field in ("concurrent", "jobsRunning") and self.asked <= self.limit
+
+    @property
     def message(self) -> str:
         if self.field == "stopped":
             code, _, why = self.note.partition(": ")

@@ -347,6 +347,10 @@ class QuotaTree:
                 return too_many_jobs(spec, "jobsSubmitted", limit, use.jobs, jobs, never=limit == 0)
         return None
 
+    def over_work(self, user: str, queue: str, *, group: str = "") -> list[tuple[NodeSpec, Use]]:
+        """Whose limits hold for work of this user in this queue, and what each of them uses now; for reading."""
+        return [(node.spec, node.running) for node in self._path(user, group, queue) if node.spec is not None]
+
     def over(self) -> list[Breach]:
         """Limits on what is in use at once that are broken at this moment, because they were lowered under what runs."""
         found = []
