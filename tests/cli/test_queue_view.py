@@ -8,7 +8,16 @@ import msgspec
 import pytest
 
 from muster.cli.pool_view import holdings, holdings_table, node_rows, nodes_table, pool_rows, pools_table, written_rows
-from muster.cli.queue_view import act_lines, deadline_lines, line_text, number, place_lines, status_place, tree_text
+from muster.cli.queue_view import (
+    act_lines,
+    deadline_lines,
+    line_text,
+    number,
+    place_lines,
+    running_lines,
+    status_place,
+    tree_text,
+)
 from muster.engine import events as ev
 from muster.engine.facts import PoolFacts
 from muster.engine.machine import Engine
@@ -119,6 +128,26 @@ def test_of_hidden_work_only_the_score_is_compared() -> None:
 def test_the_first_has_nobody_ahead() -> None:
     assert "Nobody is ahead" in "\n".join(place_lines({"place": {**PLACE, "position": 1}, "ahead": None}, NOW))
     assert list(place_lines({"place": None}, NOW)) == []
+
+
+def test_a_score_that_is_no_number_is_told_as_what_it_is() -> None:
+    text = "\n".join(place_lines({"place": {**PLACE, "score": None, "isNotANumber": True}, "ahead": None}, NOW))
+    assert "no number, so it stands behind all that have one" in text
+    assert "no number, so" not in "\n".join(place_lines({"place": {**PLACE, "score": None}, "ahead": None}, NOW)), "infinite"
+
+
+def test_work_that_runs_says_since_when_how_far_and_until_when() -> None:
+    status = {"startTime": format_time(NOW - 600), "queuedTime": format_time(NOW - 900), "progress": 0.25}
+    place = {"queue": "q", "predictedS": 1_200.0, "predictedHighS": 2_400.0, "grounds": "4 runs of user ann"}
+    assert list(running_lines({"status": status}, place, NOW)) == [
+        "  Queue: q; waited 5m, runs for 10m",
+        "  Progress: 25%",
+        f"  Expected to end: about {format_time(NOW + 600)}, nine in ten before {format_time(NOW + 1_800)} "
+        "(4 runs of user ann)",
+    ]
+    late = {"predictedS": 300.0, "predictedHighS": 500.0}
+    assert list(running_lines({"status": status}, late, NOW))[-1] == "  Expected to end: it runs longer than expected already"
+    assert list(running_lines({"status": {}}, place, NOW)) == []
 
 
 def test_numbers() -> None:

@@ -62,6 +62,7 @@ def books() -> Books:
 
 
 def test_users(books: Books) -> None:
+    assert not any(line.in_use for line in report(books, "user", "Month", NOW, is_live=False).lines), "the past holds nothing"
     headers, rows = table(report(books, "user", "Month", NOW).lines, "USER")
     assert headers == ["USER", "CPU (core-hours)", "MEMORY (GiB-hours)", "NVIDIA.COM/GPU (hours)", "SPENT", "RUNNING"]
     assert rows == [["ann", "10", "4", "0", "5.00", "0"], ["bob", "0.5", "0", "2", "6.25", "1"]]

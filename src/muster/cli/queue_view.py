@@ -200,6 +200,30 @@ def place_lines(answer: Raw, now: float) -> Iterator[str]:
     factors = place.get("factors") or []
     if factors:
         yield from _factor_lines(place, ahead, factors)
+    if place.get("isNotANumber"):
+        yield "  Its score is no number, so it stands behind all that have one: with these values the formula of its policy"
+        yield "  divides zero by zero, or takes a root or a logarithm that there is not; tell an administrator of the queue"
+
+
+def running_lines(job: Raw, place: Raw, now: float) -> Iterator[str]:
+    """Of a Job that has a node: where it came from, how far it is, and when it will probably be done."""
+    status = job.get("status") or {}
+    began = time_or(status.get("startTime"), None)
+    if began is None:
+        return
+    queue = cell_text(place.get("queue") or (job.get("spec") or {}).get("queue") or "the default queue")
+    waited = time_or(status.get("queuedTime"), began)
+    yield f"  Queue: {queue}; waited {human_duration(max(began - waited, 0.0))}, runs for {human_duration(now - began)}"
+    progress = float(status.get("progress") or 0)
+    if progress > 0:
+        yield f"  Progress: {progress:.0%}"
+    if place.get("predictedS"):
+        run_s, high_s = float(place["predictedS"]), float(place.get("predictedHighS") or 0)
+        end = began + run_s
+        told = f"about {format_time(end)}" if end > now else "it runs longer than expected already"
+        high = f", nine in ten before {format_time(began + high_s)}" if began + high_s > now else ""
+        grounds = f" ({cell_text(place['grounds'])})" if place.get("grounds") else ""
+        yield f"  Expected to end: {told}{high}{grounds}"
 
 
 def _start_lines(place: Raw) -> Iterator[str]:
