@@ -133,8 +133,8 @@ def pages_for(runs: Iterable[tuple[Run, str]]) -> list[Raw]:
 
 
 def report(books: Books, what: What, period: Period, now_ms: int, *, is_live: bool = True) -> Report:
-    """Everyone of the kind, who has an object or has used something. `is_live` is false for books that were made from the log of
-    decisions alone: what is in use now is not in them."""
+    """Everyone of the kind, who has an object or has used something. `is_live` is false for books that were made from the log
+    of decisions alone: what is in use now is not in them."""
     kind = KINDS[what]
     first, after = bounds_ms(period, now_ms)
     names = {name for one, name in books.accounts if one == kind} | set(books.ledger.known(kind))
