@@ -139,6 +139,8 @@ class PolicyOrder:
                 self._is_stale = True
             case ev.RunsSeen():
                 self.learning.learn(event)
+            case ev.NodeMetricSeen(metric=metric):
+                self.learning.measured(metric)
 
     def _queues_change(self, change: Callable[[], None]) -> None:
         before = self.book.tree.default
