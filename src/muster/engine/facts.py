@@ -489,6 +489,8 @@ class RunFacts(Facts):
     requests: dict[str, int] = {}
     used: dict[str, int] = {}
     """Measured, in the units of the engine's rows; empty where nobody measured."""
+    attributes: dict[str, str] = {}
+    """What the owner said of the work: `domain: cv`."""
     labels: dict[str, str] = {}
     """Of the node, as far as they tell nodes apart by their kind; its name as `metadata.name`."""
     failed: bool = False

@@ -156,6 +156,7 @@ class Learning:
             ended=state.now,
             requests=asked,
             used=used,
+            attributes=dict(work.attributes),
             labels=labels,
         )
         for where in failed.values():
@@ -182,7 +183,7 @@ class Learning:
         work = self._book.table.works[row]
         group = self._book.table.group_name(row)
         if group and not work.group:
-            return Work(user=work.user, group=group, name=work.name, type=work.type, estimate_s=work.estimate_s)
+            return msgspec.structs.replace(work, group=group)
         return work
 
     def _request(self, row: int) -> dict[str, int]:
