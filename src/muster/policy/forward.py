@@ -150,6 +150,13 @@ class _Play:
         self._lanes, self._mode, self._restart_s = scene.lanes, scene.mode, scene.restart_s
         self._wholes = [lane.whole for lane in scene.lanes]
         self._purses = list(scene.purses)
+        self._is_barred = [self._lacks(lane) for lane in scene.lanes]
+        """A limit keeps the lane from starting anything."""
+        self._under: dict[int, list[int]] = {}
+        """By purse: the lanes that take from it."""
+        for at, one in enumerate(scene.lanes):
+            for purse, _ in one.dues:
+                self._under.setdefault(purse, []).append(at)
         self._room = [list(one) for one in scene.free]
         self._grid: Array | None = np.array(scene.free, np.float64) if len(scene.free) > GRID_MIN else None
         """The same as an array, where there are many nodes."""
@@ -200,13 +207,20 @@ class _Play:
 
     def _pay(self, lane: int, times: float) -> None:
         """Take the dues of a lane from the purses; with -1, give them back."""
-        if self._purses and lane >= 0:
-            for purse, amount in self._lanes[lane].dues:
-                self._purses[purse] -= times * amount
+        if not self._purses or lane < 0:
+            return
+        for purse, amount in self._lanes[lane].dues:
+            self._purses[purse] -= times * amount
+        for purse, _ in self._lanes[lane].dues:
+            for at in self._under[purse]:
+                self._is_barred[at] = self._lacks(self._lanes[at])
 
-    def _is_barred(self, lane: int) -> bool:
-        """Whether a limit keeps the lane from starting anything."""
-        return any(amount > self._purses[purse] for purse, amount in self._lanes[lane].dues)
+    def _lacks(self, lane: Lane) -> bool:
+        purses = self._purses
+        for purse, amount in lane.dues:  # noqa: SIM110 - a loop is faster than a generator
+            if amount > purses[purse]:
+                return True
+        return False
 
     def _give_back(self, held: Held) -> None:
         is_blocked = self._is_blocked
@@ -257,15 +271,13 @@ class _Play:
 
     def _next(self, now: float) -> tuple[int, list[int]] | None:
         """The lane whose first may start, and on which nodes; None when none may."""
-        is_blocked, mode, waiting = self._is_blocked, self._mode, self.waiting
+        is_blocked, is_barred, mode, waiting = self._is_blocked, self._is_barred, self._mode, self.waiting
         if mode == "None":
-            ordered = [(lane[0][0], at) for at, lane in enumerate(waiting) if lane and not is_blocked[at]]
-        elif any(lane and not is_blocked[at] for at, lane in enumerate(waiting)):
-            ordered = [(lane[0][0], at) for at, lane in enumerate(waiting) if lane]
+            ordered = [(lane[0][0], at) for at, lane in enumerate(waiting) if lane and not is_blocked[at] and not is_barred[at]]
+        elif any(lane and not is_blocked[at] and not is_barred[at] for at, lane in enumerate(waiting)):
+            ordered = [(lane[0][0], at) for at, lane in enumerate(waiting) if lane and not is_barred[at]]
         else:
             ordered = []
-        if self._purses:
-            ordered = [one for one in ordered if not self._is_barred(one[1])]
         ordered.sort()
         for turn, (_, at) in enumerate(ordered):
             if is_blocked[at]:
@@ -329,7 +341,7 @@ class _Play:
 
     def _made_room(self, now: float) -> tuple[int, list[int]] | None:
         """The first in line, if it finds room once others make way. These wait again, with what they had left and a restart."""
-        firsts = [(lane[0][0], at) for at, lane in enumerate(self.waiting) if lane and not self._is_barred(at)]
+        firsts = [(lane[0][0], at) for at, lane in enumerate(self.waiting) if lane and not self._is_barred[at]]
         key, at = min(firsts, default=(math.inf, -1))
         if key > self._most_yielding:
             return None
