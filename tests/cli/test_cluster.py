@@ -357,7 +357,8 @@ class TestPeople:
         assert over.code == ExitCode.FORBIDDEN
         assert OVER in over.err
         large = cluster("apply", ann, "-f", "-", stdin=lab_job("large", 5))
-        assert "JobExceedsLimit: spec.limits.concurrent[cpu] of User ann: limit 4, in use 0, requested 5" in large.err
+        assert "JobExceedsLimit: spec.limits.concurrent[cpu] of User ann" in large.err
+        assert "limit 4, waiting and running 6, requested 5" in large.err
 
     def _pods(self, cluster: Run) -> list[str]:
         return cluster("get", "pods", "-n", "lab", "-o", "name").out.split()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from muster.cli.eta_view import eta_lines, moment, span_text
+from muster.cli.eta_view import eta_lines, half_of, is_sooner, moment, span_text
 
 NOW = 1_800_000_000.0  # 2027-01-15 08:00 UTC
 START = {"likely": NOW + 7_200, "earliest": NOW + 3_600, "latest": NOW + 9_000, "confidence": 0.9, "grounds": "5 of 6 held"}
@@ -60,6 +60,16 @@ def test_a_job_that_waits() -> None:
         pytest.param(
             {"items": [{"gpus": 0, "start": {"likely": NOW + 60}}]}, "about today 08:01, and how sure", id="not measured"
         ),
+        pytest.param(
+            {"items": [{"gpus": 8, "start": START}], "refused": "x", "limit": "limit 4, in use 4"},
+            "At a limit: limit 4, in use 4",
+            id="a limit",
+        ),
+        pytest.param(
+            {"items": [{"gpus": 8, "start": START}, {"gpus": 9, "start": None, "refused": "limit 8"}]},
+            "At 9 GPUs instead of 8: nothing can be said: limit 8",
+            id="another size that is refused",
+        ),
         pytest.param({"items": [{"gpus": 0, "start": {"likely": NOW}}]}, "Start: at once, and how sure", id="at once"),
         pytest.param({"items": [], "never": "no node has x"}, "Start: never as it is: no node has x", id="never"),
         pytest.param({"state": "ended", "phase": "Failed"}, "train: Failed; is in no line", id="ended"),
@@ -74,3 +84,34 @@ def test_others(answer: dict[str, Any], text: str) -> None:
     told = "\n".join(lines(**answer))
     assert text in told
     assert "\x1b" not in told
+
+
+def test_the_size_that_it_has_is_no_other() -> None:
+    assert not any("instead of" in line for line in lines(items=[{"gpus": 8, "start": START}, {"gpus": 8, "start": START}]))
+
+
+@pytest.mark.parametrize(
+    ("items", "half"),
+    [
+        pytest.param([{"gpus": 9, "start": START}], 4, id="waits"),
+        pytest.param([{"gpus": 8, "start": None}], 4, id="nothing can be said"),
+        pytest.param([{"gpus": 8, "start": {"likely": NOW + 5}}], 0, id="at once"),
+        pytest.param([{"gpus": 1, "start": START}], 0, id="one"),
+        pytest.param([], 0, id="runs"),
+    ],
+)
+def test_what_else_to_ask(items: list[dict[str, Any]], half: int) -> None:
+    assert half_of({"now": NOW, "items": items}) == half
+
+
+@pytest.mark.parametrize(
+    ("second", "sooner"),
+    [
+        pytest.param({"likely": NOW}, True, id="at once"),
+        pytest.param({"likely": NOW + 7_190}, False, id="hardly"),
+        pytest.param(None, False, id="not known"),
+    ],
+)
+def test_whether_less_is_sooner(second: dict[str, float] | None, sooner: bool) -> None:
+    assert is_sooner({"items": [{"gpus": 8, "start": START}, {"gpus": 4, "start": second}]}) is sooner
+    assert is_sooner({"items": [{"gpus": 8, "start": None}, {"gpus": 4, "start": second}]}) is (second is not None)

@@ -7,8 +7,17 @@ import math
 import msgspec
 import pytest
 
-from muster.cli.pool_view import holdings, holdings_table, node_rows, nodes_table, pool_rows, pools_table
-from muster.cli.queue_view import act_lines, deadline_lines, line_text, number, place_lines, status_place, tree_text
+from muster.cli.pool_view import holdings, holdings_table, node_rows, nodes_table, pool_rows, pools_table, written_rows
+from muster.cli.queue_view import (
+    act_lines,
+    deadline_lines,
+    line_text,
+    number,
+    place_lines,
+    running_lines,
+    status_place,
+    tree_text,
+)
 from muster.engine import events as ev
 from muster.engine.facts import PoolFacts
 from muster.engine.machine import Engine
@@ -46,10 +55,14 @@ def test_the_tree_has_children_under_parents_and_circles_at_the_top() -> None:
 def test_live_numbers_win_over_written_ones() -> None:
     limited = queue("q", limits={"concurrent": {"cpu": "8"}, "jobsRunning": 4}, isDefault=True)
     limited["status"] = {"usage": {"jobsWaiting": 1, "jobsRunning": 2, "concurrent": {"cpu": "3"}}}
-    live = {"q": {"queue": "q", "waiting": 7, "running": 2, "held": 1, "head": "Job/team/x"}}
-    text = tree_text([limited], live)
+    below = queue("below", parent="q")
+    live = {
+        "q": {"waiting": 7, "running": 2, "held": 1, "head": "Job/team/x", "runningRequest": {"cpu": "1500m", "pods": "2"}},
+        "below": {"waiting": 0, "running": 1, "held": 0, "head": "", "runningRequest": {"cpu": "4"}},
+    }
+    text = tree_text([limited, below], live)
     assert "q (default)" in text
-    assert "jobs 2/4, cpu 3/8" in text
+    assert "jobs 3/4, cpu 5500m/8" in text
     assert words(text)[1][-1] == "team/x"
     assert " 7 " in text
     assert " 1 " in tree_text([limited], None)
@@ -117,6 +130,26 @@ def test_the_first_has_nobody_ahead() -> None:
     assert list(place_lines({"place": None}, NOW)) == []
 
 
+def test_a_score_that_is_no_number_is_told_as_what_it_is() -> None:
+    text = "\n".join(place_lines({"place": {**PLACE, "score": None, "isNotANumber": True}, "ahead": None}, NOW))
+    assert "no number, so it stands behind all that have one" in text
+    assert "no number, so" not in "\n".join(place_lines({"place": {**PLACE, "score": None}, "ahead": None}, NOW)), "infinite"
+
+
+def test_work_that_runs_says_since_when_how_far_and_until_when() -> None:
+    status = {"startTime": format_time(NOW - 600), "queuedTime": format_time(NOW - 900), "progress": 0.25}
+    place = {"queue": "q", "predictedS": 1_200.0, "predictedHighS": 2_400.0, "grounds": "4 runs of user ann"}
+    assert list(running_lines({"status": status}, place, NOW)) == [
+        "  Queue: q; waited 5m, runs for 10m",
+        "  Progress: 25%",
+        f"  Expected to end: about {format_time(NOW + 600)}, nine in ten before {format_time(NOW + 1_800)} "
+        "(4 runs of user ann)",
+    ]
+    late = {"predictedS": 300.0, "predictedHighS": 500.0}
+    assert list(running_lines({"status": status}, late, NOW))[-1] == "  Expected to end: it runs longer than expected already"
+    assert list(running_lines({"status": {}}, place, NOW)) == []
+
+
 def test_numbers() -> None:
     assert [number(value) for value in (1, 0.123456, math.nan, None, "x")] == [
         "1",
@@ -166,6 +199,29 @@ def test_pools_and_the_nodes_in_none() -> None:
     east, rest = (dict(zip(headers, row, strict=True)) for row in rows)
     assert (east["POOL"], east["NODES"], east["CPU"], east["GPUS"]) == ("east", 2, "3500m/6", "1/2")
     assert (rest["POOL"], rest["NODES"], rest["CPU"]) == ("(in no pool)", 1, "0/8")
+
+
+def test_models_and_memory_of_devices_are_told() -> None:
+    labels = {"node.koordinator.sh/gpu-model": "A100", "nvidia.com/gpu.memory": "40960"}
+    engine = Engine([Profile("muster-scheduler", [Fit()])])
+    engine.step([ev.NodeSeen(node("a", resources={"nvidia.com/gpu": 4}, labels=labels)), ev.NodeSeen(node("b"))], 1.0)
+    headers, [row] = pools_table(pool_rows(engine.state))
+    assert dict(zip(headers, row, strict=True))["GPUS"] == "0/4 A100 40Gi"
+
+
+def test_a_pool_as_its_status_has_it() -> None:
+    status = {
+        "nodes": ["a"],
+        "ready": 1,
+        "capacity": {"cpu": "8", "kuscia.io/bandwidth": "1000"},
+        "allocatable": {"cpu": "8", "memory": "32Gi", "bandwidth-egress": "1Gbps"},
+        "requested": {"cpu": "1500m"},
+        "devices": [{"type": "gpu", "model": "V100", "memory": "16Gi", "total": 2, "used": 1}],
+    }
+    headers, rows = pools_table(written_rows([{"metadata": {"name": "p"}, "status": status}, {"metadata": {"name": "new"}}]))
+    new, row = (dict(zip(headers, one, strict=True)) for one in rows)
+    assert (row["CPU"], row["MEMORY"], row["EGRESS"], row["GPUS"]) == ("1500m/8", "0/32Gi", "0bps/1Gbps", "1/2 V100 16Gi")
+    assert (new["POOL"], new["NODES"], new["CPU"]) == ("new", 0, "")
 
 
 def test_nodes_of_a_pool() -> None:

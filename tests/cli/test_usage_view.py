@@ -125,6 +125,7 @@ def test_parts_limits_and_budgets(books: Books) -> None:
     books.put_account(Account(view_of(User, raw), "bob", "bob", 1))
     found = {line.name: line for line in report(books, "user", "Year", NOW).lines}
     assert (found["bob"].in_use, found["bob"].budget) == ("cpu 500m/4", "6.25/10.00 Day")
+    assert not any(line.in_use for line in report(books, "user", "Year", NOW, is_live=False).lines), "the past holds nothing"
     headers, rows = table(list(found.values()), "USER")
     assert headers[-2:] == ["IN USE / LIMIT", "BUDGET"]
     assert rows[0][-2:] == ["", ""]

@@ -142,6 +142,37 @@ def test_what_users_and_admins_of_groups_see(admin: Run, tmp_path: Path) -> None
     assert admins == {"users": ["dean", "vic"], "groups": ["vision"]}
 
 
+def test_ones_own_job_is_followed_read_and_run_again(admin: Run, tmp_path: Path) -> None:
+    """All that a user needs to work, by somebody who may list nothing but what is their own."""
+    vic = _login(admin, "vic", tmp_path)
+    done = admin(
+        "run", "--name", "mine", "--cpu", "1", "--env", "MUSTER_SIMULATED_SECONDS=1", "--kubeconfig", vic, "--", "true"
+    )
+    assert (done.code, "simulated: would run true" in done.out) == (0, True), done.err
+    tree = admin("job", "tree", "mine", "--kubeconfig", vic).out
+    assert "mine-main-0  Succeeded" in tree
+    logs = admin("job", "logs", "mine", "--kubeconfig", vic)
+    assert (logs.code, "simulated: ended with exit code 0" in logs.out) == (0, True), logs.err
+    again = admin("job", "rerun", "mine", "--wait", "--kubeconfig", vic)
+    assert (again.code, "mine-rerun-1" in again.out + again.err) == (0, True), again.err
+
+
+def test_users_see_pools_before_they_submit(admin: Run, tmp_path: Path) -> None:
+    vic = _login(admin, "vic", tmp_path)
+    pool = "{apiVersion: muster.dev/v1alpha1, kind: NodePool, metadata: {name: all}, spec: {selector: {}}}"
+    assert admin("apply", "-f", "-", stdin=pool).code == 0
+    for _ in range(100):
+        seen = admin("pool", "--kubeconfig", vic)
+        if "/" in seen.out:
+            break
+        time.sleep(0.1)
+    assert seen.code == 0, seen.err
+    whole = admin("pool")
+    assert [line.split()[:3] for line in seen.out.splitlines()] == [line.split()[:3] for line in whole.out.splitlines()]
+    assert admin("pool", "all", "--kubeconfig", vic).out == seen.out
+    assert admin("pool", "oops", "--kubeconfig", vic).code == ExitCode.NOT_FOUND
+
+
 def test_one_sees_oneself_in_line_and_not_the_others(admin: Run, tmp_path: Path) -> None:
     vic, dean = _login(admin, "vic", tmp_path), _login(admin, "dean", tmp_path)
     for name, who in (("of-vic", vic), ("of-dean", dean)):
@@ -175,6 +206,8 @@ def test_words_for_accounts() -> None:
     assert budget_text(spec, usage) == "12.35/20.00 Week"
     assert user_row(raw) == ["ann", "lab", "ann", "0", "1", "4", in_use, "12.35/20.00 Week", "BudgetSpent"]
     assert note_text({**raw, "spec": {**spec, "suspended": True}}) == "suspended"
+    spent = {"status": {"standing": {"limits": {"concurrent": {"cpu": 1}, "jobsRunning": 2}}}}
+    assert note_text(spent) == "the budget is spent: jobs at most 2, cpu at most 1"
     group = {"metadata": {"name": "lab"}, "spec": {"admins": ["gil", "ann"]}}
     assert group_row(group) == ["lab", "", "gil, ann", "0", "0", "0", "", "", ""]
     assert me_lines("ann", None)[1].startswith("User:         not told")

@@ -391,11 +391,15 @@ def test_numbers_are_written_rarely_and_what_stops_somebody_at_once() -> None:
     first = shown(books, T0)
     books.put_account(account(User, "ann", first.status, group="g", limits=limits))
     assert shown(books, T0 + 1, T0).status is None, "nothing changed"
-    books.put_pod(pod("a", start=0, cpu=2), "1", T0)
+    books.put_pod(pod("a", start=0, cpu=1), "1", T0)
+    begun = shown(books, T0 + 1, T0)
+    assert begun.status.usage.jobs_running == 1, "who had nothing has something: that is told at once"
+    books.put_account(account(User, "ann", begun.status, group="g", limits=limits))
+    books.put_pod(pod("b", start=0, cpu=1), "1", T0)
     soon = shown(books, T0 + 100, T0)
     assert (soon.status, soon.again_ms) == (None, T0 + USE_EVERY_MS)
     later = shown(books, T0 + USE_EVERY_MS, T0)
-    assert later.status.usage.jobs_running == 1
+    assert later.status.usage.jobs_running == 2
     assert later.status.usage.concurrent == {"cpu": "2"}
     assert later.again_ms == T0 + HOUR_MS // 2, "when the limit will be reached, by itself"
     books.put_account(account(User, "ann", later.status, group="g", limits=limits))
@@ -406,7 +410,8 @@ def test_numbers_are_written_rarely_and_what_stops_somebody_at_once() -> None:
     assert "limit 1 core-hours of cpu per Day, used 1" in spent.message
     assert stopped.status.standing.stopped == ""
     books.put_account(account(User, "ann", stopped.status, group="g", limits=limits))
-    books.put_pod(pod("a", start=0, end=1800, cpu=2), "2", T0)
+    for name in ("a", "b"):
+        books.put_pod(pod(name, start=0, end=1800, cpu=1), "2", T0)
     write(books, {})
     tomorrow = shown(books, T0 + DAY_MS, T0 + DAY_MS - 1)
     assert tomorrow.status.standing.exhausted == []

@@ -208,6 +208,12 @@ def test_which_requests_are_actions(changes: dict[str, Any], is_kept: bool) -> N
         assert (found.user, found.resource, found.name) == ("ann", "jobs.muster.dev", "made")
 
 
+def test_what_was_changed_is_in_the_note() -> None:
+    found = action_of({**ENTRY, "code": 403, "reason": "Forbidden", "notes": {"did": "Held: repair"}})
+    assert found is not None
+    assert found.note == "Forbidden; Held: repair"
+
+
 def test_a_run_counts_once_and_says_whose_it_was(tmp_path: Path) -> None:
     """Pods that have ended change and go (finalizers, labels), before and after a segment ends: that is no second run. The
     group is the user's, and the queue the one that takes what names none."""

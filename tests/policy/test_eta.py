@@ -26,7 +26,7 @@ from muster.policy.order import PolicyOrder
 from muster.sim.eta_measure import main, measure
 from muster.sim.habits import Settings, generate
 from tests.engine.building import PROFILE, node, pod
-from tests.policy.building import GPU, SHORTEST, World
+from tests.policy.building import GPU, SHORTEST, World, queue_facts, user_facts
 
 ONE, TWO = 0, 1
 LANES = (Lane((1.0,)), Lane((2.0,)))
@@ -115,6 +115,25 @@ def test_nobody_is_stopped_for_room_that_no_node_has() -> None:
     scene = Scene(free=[[0.0], [0.0]], lanes=LANES)
     running = [Runs(end, [(node, (1.0,))], -1.0, 0.0, ONE, -9.0) for node, end in ((0, 50.0), (1, 70.0))]
     assert starts(scene, running, [Waits(-5.0, TWO, 5.0)], nobody(), frozenset({0})) == {0: 141.0}
+
+
+@pytest.mark.parametrize("mode", ["None", "EASY", "Strict"])
+def test_work_at_a_limit_waits_for_its_own_and_keeps_nobody_waiting(mode: str) -> None:
+    """Four GPUs, one of them in use for 50 seconds by somebody who may have one."""
+    lanes = (Lane((1.0,), dues=((0, 1.0),)), Lane((1.0,)))
+    scene = Scene(free=[[3.0]], lanes=lanes, mode=mode, purses=[0.0])  # type: ignore[arg-type]
+    running = [Runs(50.0, [(0, (1.0,))], lane=0)]
+    line = [Waits(0, 0, 20), Waits(1, 0, 20), Waits(2, 1, 500)]
+    assert starts(scene, running, line, nobody(), frozenset({0, 1, 2})) == {0: 50.0, 1: 70.0, 2: 0.0}
+
+
+def test_who_makes_way_gives_back_what_its_limit_had_lent() -> None:
+    """One GPU. Who is stopped and comes back may have one, so the other one of theirs waits until it is done."""
+    lanes = (Lane((1.0,), dues=((0, 1.0),)), Lane((1.0,)))
+    scene = Scene(free=[[0.0]], lanes=lanes, restart_s=0.0, purses=[0.0])
+    running = [Runs(100.0, [(0, (1.0,))], -8.0, -4.0, 0, -10.0)]
+    line = [Waits(-9.0, 1, 30.0), Waits(-3.0, 0, 5.0)]
+    assert starts(scene, running, line, nobody(), frozenset({0, 1})) == {0: 0.0, 1: 130.0}
 
 
 @given(
@@ -228,6 +247,44 @@ def test_what_if_it_were_smaller() -> None:
     assert large.likely > 300.0
     assert world.order.book.table.row_of == before
     assert forecaster.asked(work, {"example.com/none": 1}, 10.0) is None
+
+
+def test_limits_on_what_is_in_use_at_once_are_played() -> None:
+    world = World(gpus=8)
+    learned(world)
+    limits = {"limits": {"concurrent": {GPU: 2}}}
+    world.step(
+        ev.UserSeen(user_facts("ann", **limits)), ev.QueueSeen(queue_facts("few", policy="p", limits={"jobsRunning": 1}))
+    )
+    world.submit("runs", 2, user="ann", type="y")
+    world.submit("waits", 1, at=10.0, user="ann", type="x")
+    world.submit("one", 1, at=11.0, user="bob", type="x", queue="few")
+    world.submit("other", 1, at=12.0, user="bob", type="x", queue="few")
+    assert (world.parked["waits"], world.parked["other"]) == ("UserLimitReached", "QueueLimitReached")
+    forecaster = world.order.forecaster
+    waits = forecaster.of(unit(world, "waits"), 12.0)
+    other = forecaster.of(world.order.ranked("few")[0], 12.0)
+    assert waits is not None
+    assert other is not None
+    assert waits.likely == pytest.approx(1_000, rel=0.4), "until its own work ends, though six GPUs are free"
+    assert 12.0 < other.likely < waits.likely, "until the first of its queue ends, whose runs are shorter"
+    work = Work(queue="q", user="ann", type="x", submitted=12.0)
+    asked, never = (forecaster.asked(work, {GPU: count}, 12.0) for count in (2, 3))
+    assert asked is not None
+    assert asked.likely > 300.0
+    assert never is None, "more than ann may ever have"
+    free = forecaster.asked(Work(queue="q", user="cyd", type="x", submitted=12.0), {GPU: 3}, 12.0)
+    assert free is not None
+    assert free.likely == 12.0
+
+
+def test_what_a_new_period_must_end_is_not_forecast() -> None:
+    world = World(gpus=8)
+    learned(world)
+    spent = {"standing": {"stopped": "BudgetSpent: the budget of May is spent"}}
+    world.step(ev.UserSeen(user_facts("ann", status=spent)))
+    world.submit("waits", 1, at=10.0, user="ann", type="x")
+    assert world.order.forecaster.of(unit(world, "waits"), 10.0) is None
 
 
 def test_shorter_work_is_put_where_the_policy_would_put_it() -> None:

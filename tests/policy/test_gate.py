@@ -14,7 +14,7 @@ from muster.engine.plugins.fit import Fit
 from muster.engine.profile import Profile
 from muster.policy.order import PolicyOrder
 from tests.engine.building import PROFILE
-from tests.policy.building import FIFO, SHORTEST, World, group_facts, pod_of, policy_facts, queue_facts, user_facts
+from tests.policy.building import FIFO, GPU, SHORTEST, World, group_facts, pod_of, policy_facts, queue_facts, user_facts
 
 
 def limited(**limits: Any) -> World:
@@ -88,6 +88,23 @@ def test_a_spent_budget_stops_and_a_new_period_lets_go() -> None:
     assert world.parked["a"] == "BudgetSpent"
     world.step(ev.UserSeen(user_facts("ann")))
     assert "a" in world.running
+
+
+def test_limits_of_a_spent_budget_hold_beside_its_own() -> None:
+    world = World(1, 8)
+    own = {"limits": {"concurrent": {GPU: 4}, "jobsRunning": 2}}
+    spent = {"standing": {"limits": {"concurrent": {GPU: 2}}}}
+    world.step(ev.UserSeen(user_facts("ann", status=spent, **own)))
+    for name in ("a", "b", "c"):
+        world.submit(name, 1, user="ann", at=world.now + 1)
+    world.submit("d", 2, user="ann", at=world.now + 1)
+    assert sorted(world.running) == ["a", "b"]
+    refused = {place.unit.rpartition("/")[2]: place.refused for place in world.order.places("q", world.now)}
+    assert refused["d"] is not None
+    assert "spec.budget.limits.concurrent[nvidia.com/gpu] of User ann: limit 2, as the budget is spent" in refused["d"].message
+    world.step(ev.UserSeen(user_facts("ann", **own)))
+    world.end("a")
+    assert sorted(world.running) == ["b", "c"], "its own limit on jobs held all the time"
 
 
 @pytest.mark.parametrize("kind", ["user", "queue"])

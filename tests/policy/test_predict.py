@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import muster.policy.predict as predict_module
 from muster.engine import events as ev
-from muster.engine.facts import PodStatusFacts, RunFacts
+from muster.engine.facts import NodeMetricFacts, PodStatusFacts, RunFacts
 from muster.engine.work import Work
 from muster.policy.predict import WINDOW, Prediction, Predictor
 from muster.sim.habits import Settings, generate
@@ -180,3 +180,42 @@ def test_the_order_learns_from_runs_that_end_well_and_from_no_others() -> None:
     [row] = world.order.book.table.row_of.values()
     assert world.order.book.table.predicted_s[row] == pytest.approx(100.0, rel=0.01)
     assert world.order.book.table.predicted_high_s[row] >= 100.0
+
+
+def metric(*pods: tuple[str, str]) -> ev.NodeMetricSeen:
+    """Of the first node: pods, and the processors that each uses."""
+    used = [
+        {"namespace": "default", "name": name, "podUsage": {"resources": {"cpu": cpu, "memory": "1Gi"}}} for name, cpu in pods
+    ]
+    raw = {"metadata": {"name": "n000"}, "status": {"podsMetric": used}}
+    return ev.NodeMetricSeen(msgspec.convert(raw, NodeMetricFacts))
+
+
+def test_the_order_learns_what_work_really_uses() -> None:
+    """The most that was reported while it ran, of what was asked for: 100m of a processor each; of memory nothing was."""
+    world = World(gpus=8)
+    for n in range(4):
+        world.submit(f"a{n}", 1, at=1_000.0 * n, user="ann", type="x")
+        for cpu in ("20m", "40m", "oops", "10m"):
+            world.step(metric((f"a{n}", cpu), ("stranger", "9")))
+        world.now += 100.0
+        succeeded(world, f"a{n}")
+        world.step(metric((f"a{n}", "90m")))
+    world.submit("b", 1, at=10_000.0, user="ann", type="x")
+    [(unit_id, row)] = world.order.book.table.row_of.items()
+    found = world.order.learning.of(row)
+    assert found is not None
+    assert found.use == pytest.approx({"cpu": 40.0}, rel=0.01)
+    place = world.order.place_of(unit_id, 10_000.0)
+    assert place is None or place.predicted_use == found.use
+
+
+def test_what_was_measured_of_running_work_outlives_a_checkpoint() -> None:
+    world = World(gpus=8)
+    world.submit("a", 1, user="ann", type="x")
+    world.step(metric(("a", "40m")))
+    kept = json.loads(json.dumps(world.order.learning.checkpoint()))
+    other = World(gpus=8)
+    other.order.learning.restore(kept)
+    assert other.order.learning.checkpoint()["measured"] == kept["measured"]
+    assert [list(most.values()) for most in kept["measured"].values()] == [[{"cpu": [40, 100]}]]

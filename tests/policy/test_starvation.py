@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from muster.policy.builtin import NAMES, builtin_policies, builtin_spec
 from tests.policy.building import FIFO, SHORTEST, World
 
 BOUND_S = 400
+BUILTIN_BOUND_S_MAX = 6 * 7 * 86_400
 SMALLEST: dict[str, Any] = {"factors": [{"name": "size", "source": "Size", "key": "gpu"}], "formula": "-size"}
 
 
@@ -29,8 +31,32 @@ def test_a_wide_unit_starts_within_the_bound_and_the_longest_run(policy: dict[st
     assert started - at <= BOUND_S + longest_s
 
 
-def flood(world: World, chance: random.Random, *, at: float, longest_s: float) -> float | None:
-    """A stream of small and short work, several times what the cluster can run; when the wide unit starts."""
+@pytest.mark.parametrize("name", NAMES)
+def test_each_built_in_policy_keeps_its_bound(name: str) -> None:
+    """With all that it looks at against the wide unit: priority, deadlines, past use, length and size. Only the length of the
+    bound is another, so that the test ends."""
+    assert builtin_spec(name).starvation_bound_seconds <= BUILTIN_BOUND_S_MAX
+    waited_s = _wide_waits_s(name, bound_s=BOUND_S, longest_s=150.0)
+    assert waited_s is not None, "it starved"
+    assert waited_s <= BOUND_S + 150.0
+    # Without the bound it would starve, but where the policy itself lets old or wide work go first.
+    assert (_wide_waits_s(name, bound_s=10**9, longest_s=150.0) is not None) == (name in ("fifo", "multifactor"))
+
+
+def _wide_waits_s(name: str, *, bound_s: int, longest_s: float) -> float | None:
+    world = World(2, 4, **{**builtin_policies()[name]["spec"], "starvationBoundSeconds": bound_s})
+    chance = random.Random(11)
+    for number in range(8):
+        world.submit(f"first{number}", 1, seconds=chance.uniform(30.0, longest_s), at=float(number), user="ann")
+    at = world.now
+    world.submit("wide", 4, seconds=9_000, at=at, user="ann", level=-10)
+    started = flood(world, chance, at=at, longest_s=longest_s, urgent=True)
+    return None if started is None else started - at
+
+
+def flood(world: World, chance: random.Random, *, at: float, longest_s: float, urgent: bool = False) -> float | None:
+    """A stream of small and short work, several times what the cluster can run; when the wide unit starts. `urgent`: of high
+    priority, with deadlines, and of people who have used nothing."""
     ends = [(world.started[name] + (world.works[name][0].estimate_s or 0.0), name) for name in world.running]
     heapq.heapify(ends)
     known = set(world.running)
@@ -43,9 +69,9 @@ def flood(world: World, chance: random.Random, *, at: float, longest_s: float) -
             _note(world, known, ends)
         for _ in range(3):
             number += 1
-            world.submit(
-                f"s{number}", chance.choice((1, 1, 2)), seconds=chance.uniform(30.0, longest_s), at=max(later, world.now)
-            )
+            when = max(later, world.now)
+            more: dict[str, Any] = {"level": 1000, "user": f"new{number}", "deadline": when + longest_s} if urgent else {}
+            world.submit(f"s{number}", chance.choice((1, 1, 2)), seconds=chance.uniform(30.0, longest_s), at=when, **more)
             _note(world, known, ends)
         if "wide" in world.running:
             return world.started["wide"]

@@ -84,6 +84,33 @@ def test_the_closest_kind_counts() -> None:
     assert {one.value: one.cost for one in where.of([wide, close])} == {"a": 0.61, "b": 1.65}
 
 
+def test_what_the_owner_says_of_the_work_tells_where_it_runs_well() -> None:
+    """Vision runs in half the time on one model, language does not care; a user whom nobody knows asks."""
+    predictor, model = Predictor(), "node.koordinator.sh/gpu-model"
+    for turn in range(24):
+        for domain, gain in (("cv", 0.5), ("nlp", 1.0)):
+            for gpu in ("A100", "V100"):
+                predictor.ended(
+                    RunFacts(
+                        user=f"user{turn}",
+                        type="training",
+                        seconds=(1_000.0 + turn) * (gain if gpu == "A100" else 1.0),
+                        attributes={"domain": domain, "seed": "7", "bid": str(turn)},
+                        labels={model: gpu},
+                    )
+                )
+    seeing = Work(user="new", type="training", attributes={"domain": "cv", "seed": "7"})
+    found = predictor.predict(seeing, {}, 0.0)
+    assert found is not None
+    assert found.affinity == {model: "A100"}
+    assert "A100" in found.affinity_grounds
+    reading = predictor.leanings(Work(user="new", type="training", attributes={"domain": "nlp", "seed": "7"}))
+    assert {one.value: one.cost for one in reading} != {one.value: one.cost for one in predictor.leanings(seeing)}
+    again = Predictor()
+    again.restore(json.loads(json.dumps(predictor.checkpoint())))
+    assert again.leanings(seeing) == predictor.leanings(seeing)
+
+
 def test_places_are_bounded_and_those_that_fail_stay() -> None:
     where = Where()
     for turn in range(FADE_RUNS - 10):

@@ -73,7 +73,12 @@ def test_a_budget_is_looked_at_again_exactly_when_it_is_spent() -> None:
     assert second.stopped == ""
     assert second.look_ms == 5 * HOUR_MS
     assert judged(ledger, 5 * HOUR_MS - 1, budget=budget).stopped == ""
-    assert judged(ledger, 5 * HOUR_MS, budget=budget).stopped != ""
+    spent = judged(ledger, 5 * HOUR_MS, budget=budget)
+    assert spent.stopped != ""
+    assert [(one.percent, one.message.rpartition(": ")[2]) for one in spent.warned] == [
+        (80, "once it is spent, nothing new starts"),
+        (100, "nothing new starts until the next period"),
+    ]
 
 
 @given(st.integers(1, 50), st.integers(1, 64_000), st.integers(0, 10 * HOUR_MS))

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.objects.reasons import Reason
+from muster.quota.dividing import shares_of
+from muster.quota.limits import with_spent_budget
 from muster.quota.tree import Breach, Ceilings, NodeKey, NodeSpec, QuotaTree, Use, ceilings
 
 CPU = {"cpu": 1000}
@@ -124,6 +126,43 @@ def test_check_submit(specs: list[NodeSpec], request_: dict[str, int], reason: R
     tree.submit("waiting", "ann", "q", {"cpu": 2000})
     breach = tree.check_submit("ann", "q", request_)
     assert (breach and breach.reason, breach.field if breach else "") == (reason, field)
+
+
+def test_what_could_never_run_is_refused_with_what_waits_and_runs_already() -> None:
+    tree = tree_of(user("ann", concurrent={"cpu": 4}))
+    tree.submit("waiting", "ann", "q", {"cpu": 3000})
+    assert str(tree.check_submit("ann", "q", {"cpu": 5000})) == (
+        "JobExceedsLimit: spec.limits.concurrent[cpu] of User ann: limit 4, waiting and running 3, requested 5 (cpu); "
+        "ask for at most 4, or have spec.limits.concurrent[cpu] of User ann raised"
+    )
+
+
+def test_a_spent_budget_takes_and_gives_nothing() -> None:
+    own = ceilings(concurrent={"cpu": 8, "memory": "4Gi"}, jobs_submitted=9)
+    spent = ceilings(concurrent={"cpu": 1, "memory": "8Gi"}, per_job={"cpu": 4}, jobs_submitted=2)
+    both = with_spent_budget(own, spent)
+    tree = tree_of(NodeSpec(kind="User", name="ann", limits=both, written=own))
+    tree.submit("Job/default/a", "ann", "", {"cpu": 1000})
+    tree.start("Job/default/a", "ann", "", {"cpu": 1000})
+    breach = tree.check_start("ann", "", {"cpu": 1000})
+    assert breach is not None
+    assert breach.message == (
+        "spec.budget.limits.concurrent[cpu] of User ann: limit 1, as the budget is spent, in use 1, requested 1 (cpu)"
+    )
+    assert breach.help.startswith("wait until work of User ann ends or the next period begins, or have spec.budget.limits")
+    more = tree.check_start("ann", "", {"memory": 5 << 30})
+    assert more is not None
+    assert more.path == "spec.limits.concurrent[memory]"
+    # More than may run while it is spent waits for the next period; what may be sent is another matter.
+    assert tree.check_submit("ann", "", {"cpu": 3000}) is None
+    too_large = tree.check_submit("ann", "", {"cpu": 5000})
+    assert too_large is not None
+    assert too_large.path == "spec.budget.limits.perJob[cpu]"
+    tree.submit("Job/default/b", "ann", "", {"cpu": 1000})
+    too_many = tree.check_submit("ann", "", {"cpu": 1000})
+    assert too_many is not None
+    assert too_many.path == "spec.budget.limits.jobsSubmitted"
+    assert shares_of(NodeSpec(kind="User", name="ann", limits=both, written=own).own) == shares_of(own)
 
 
 def test_work_that_is_replaced_does_not_count() -> None:

@@ -54,6 +54,20 @@ def test_who_did_what_and_how_it_ended(tmp_path: Path) -> None:
     assert len({line["auditID"] for line in lines}) == 5
 
 
+def test_what_was_changed_about_queues_and_jobs(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        jobs = "/apis/muster.dev/v1alpha1/namespaces/default/jobs"
+        server.create("/apis/muster.dev/v1alpha1/queues", {"metadata": {"name": "q"}, "spec": {"weight": 2}})
+        server.create(jobs, {"metadata": {"name": "j"}, "spec": {"queue": "q", "roles": [{"name": "w", "command": ["x"]}]}})
+        merge = {"content-type": "application/merge-patch+json"}
+        server.request("PATCH", "/apis/muster.dev/v1alpha1/queues/q", {"spec": {"weight": 3}}, headers=merge)
+        hold = {"metadata": {"annotations": {"muster.dev/hold": "repair"}}}
+        server.request("PATCH", f"{jobs}/j", hold, headers=merge)
+        server.request("PATCH", f"{jobs}/j?dryRun=All", {"spec": {"state": "Suspended"}}, headers=merge)
+    did = [line["annotations"].get("muster.dev/did") for line in _lines(tmp_path / "audit" / "audit.jsonl")]
+    assert did == [None, None, "spec.weight: 2 -> 3", "Held: repair", "spec.state: Running -> Suspended"]
+
+
 def test_the_id_of_a_request_is_its_clients_where_it_gives_one(tmp_path: Path) -> None:
     with running(tmp_path) as server:
         assert server.request("GET", "/version", headers={"Audit-ID": "0f-1"}).headers["audit-id"] == "0f-1"

@@ -71,7 +71,7 @@ def test_a_manifest_changes_nothing(world: World) -> None:
     assert decided_by(world) == before
 
 
-def test_what_a_limit_would_turn_away_is_not_forecast(world: World) -> None:
+def test_what_a_limit_never_allows_is_not_forecast(world: World) -> None:
     """As work that waits: the limit is told instead. A smaller size may do."""
     limits = {"concurrent": {"nvidia.com/gpu": "7"}}
     world.step(ev.UserSeen(user_facts("ann", group="lab", limits=limits)))

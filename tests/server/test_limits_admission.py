@@ -102,7 +102,7 @@ def test_whose_it_is_is_filled_in(server: RunningServer) -> None:
         pytest.param(
             "gil",
             job("j", 7, 3),
-            "JobExceedsLimit: spec.limits.concurrent[cpu] of UserGroup lab: limit 20, in use 0, requested 21",
+            "JobExceedsLimit: spec.limits.concurrent[cpu] of UserGroup lab: limit 20, waiting and running 0, requested 21",
             id="larger than the group may ever run",
         ),
         pytest.param(ANN, job("j", user="bob"), "UserSuspended: User bob may submit nothing", id="suspended"),
@@ -393,6 +393,30 @@ def test_who_sees_and_stops_whose_work(server: RunningServer) -> None:
     assert as_user(server, ANN, "GET", f"{MUSTER}/usergroups/lab").code == 200
     assert as_user(server, ANN, "GET", f"{MUSTER}/queues").code == 200
     assert as_user(server, ANN, "GET", f"{MUSTER}/users/bob").code == 403
+
+
+def test_everybody_who_submits_sees_what_there_is_and_by_what_it_is_given(server: RunningServer) -> None:
+    for plural in ("nodepools", "schedulingpolicies"):
+        assert as_user(server, ANN, "GET", f"{MUSTER}/{plural}").code == 200
+        assert as_user(server, "stranger", "GET", f"{MUSTER}/{plural}").code == 403
+    assert as_user(server, ANN, "POST", f"{MUSTER}/nodepools", named("NodePool", "mine")).code == 403
+
+
+def test_tasks_of_ones_own_jobs_are_read_and_not_written(server: RunningServer) -> None:
+    tasks = "/apis/kuscia.secretflow/v1alpha1/namespaces/cross-domain/kusciatasks"
+    parties = [{"domainID": "alice", "appImageRef": "i"}]
+    task = {
+        "apiVersion": "kuscia.secretflow/v1alpha1",
+        "kind": "KusciaTask",
+        "metadata": {"name": "t", "labels": {"muster.dev/user": "ann"}},
+        "spec": {"initiator": "alice", "taskInputConfig": "{}", "parties": parties},
+    }
+    server.create(tasks, task)
+    for login, code in ((ANN, 200), ("gil", 200), ("stranger", 403)):
+        assert as_user(server, login, "GET", f"{tasks}/t").code == code, login
+        assert as_user(server, login, "GET", f"{tasks}?labelSelector=muster.dev%2Fuser%3Dann").code == code, login
+        assert as_user(server, login, "GET", tasks).code == 403
+        assert as_user(server, login, "DELETE", f"{tasks}/t").code == 403
 
 
 # -- whatever the order --------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from muster.objects.patch.json_patch import apply_json_patch
 from muster.objects.status import ApiError, Forbidden
 from muster.server import webhook
 from muster.server.accounting import AccountedPods
+from muster.server.change_notes import ChangeNotes
 from muster.server.limits_admission import SubmissionLimits
 from muster.server.people import People
 from muster.server.rbac import Attributes
@@ -310,6 +311,15 @@ async def test_a_listener_hears_what_people_did(path: str, review: Raw, told: li
     acts = [action for entry in heard if (action := action_of(entry)) is not None]
     assert [(act.user, act.verb, act.resource, act.name, act.code) for act in acts] == told
     assert all(act.at == 5.0 for act in acts)
+
+
+async def test_a_listener_hears_what_was_changed() -> None:
+    heard: list[Raw] = []
+    app = Webhook(hooks=[ChangeNotes()], listener=heard.append)
+    changed = {**queue(), "spec": {**queue()["spec"], "weight": 7}}
+    await ask(app, "/validate", review_of(changed, operation="UPDATE", oldObject=queue()))
+    [act] = [action for entry in heard if (action := action_of(entry)) is not None]
+    assert (act.verb, act.note) == ("update", "spec.weight: nothing -> 7")
 
 
 async def test_of_pods_only_hooks_judge() -> None:

@@ -40,12 +40,22 @@ def budget_text(spec: Raw, usage: Raw) -> str:
 
 
 def note_text(raw: Raw) -> str:
-    """Why nothing new of it starts, or nothing that asks for some resource, if so."""
+    """Why nothing new of it starts, or nothing that asks for some resource, or less than its own limits allow, if so."""
     if obj(raw, "spec").get("suspended"):
         return "suspended"
     standing = obj(obj(raw, "status"), "standing")
     used_up = [str(one.get("message") or "") for one in standing.get("exhausted") or () if isinstance(one, dict)]
+    if standing.get("limits"):
+        used_up.append(f"the budget is spent: {_limits_text(standing['limits'])}")
     return str(standing.get("stopped") or "; ".join(used_up))
+
+
+def _limits_text(limits: Raw) -> str:
+    """Limits that hold for now, `cpu at most 1`."""
+    said = [f"{name} at most {limit}" for name, limit in sorted((limits.get("concurrent") or {}).items())]
+    if limits.get("jobsRunning") is not None:
+        said.insert(0, f"jobs at most {limits['jobsRunning']}")
+    return ", ".join(said[:LIMITS_SHOWN]) or "spec.budget.limits hold"
 
 
 def user_row(raw: Raw) -> list[Any]:

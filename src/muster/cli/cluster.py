@@ -35,6 +35,7 @@ from muster.objects.time import Clock, wall_clock
 from muster.server import access_review
 from muster.server.accounting import AccountedPods
 from muster.server.bandwidth_admission import FOLLOWED, BandwidthFits, Capacities
+from muster.server.change_notes import ChangeNotes
 from muster.server.forecasting import Forecasting
 from muster.server.limits_admission import SubmissionLimits
 from muster.server.logs import logger
@@ -151,6 +152,7 @@ class Cluster:
         trusted, allows = frozenset({self._account}), access_review.by_review(self._store)
         hooks = [
             BandwidthFits(self._capacities),
+            ChangeNotes(),
             QueueActs(by_review(self._store), self._clock, trusted=trusted),
             FillsInUser(self._people),
             *([] if "ledger" in self.options.left_out else [AccountedPods(trusted=trusted, allows=allows)]),

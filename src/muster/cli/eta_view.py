@@ -14,6 +14,8 @@ from muster.objects.ages import human_duration
 from muster.objects.status import Raw
 
 AT_ONCE_S = 1.0
+WORTH_S = 60.0
+"""A start that is sooner by this much is worth telling."""
 
 
 def eta_lines(subject: str, answer: Raw, now: float, zone: tzinfo | None = None) -> Iterator[str]:
@@ -39,9 +41,14 @@ def eta_lines(subject: str, answer: Raw, now: float, zone: tzinfo | None = None)
         yield f"  Start: {_start_text(first.get('start'), now, zone)}"
     if first.get("start") is None and answer.get("refused"):
         yield f"  It is not forecast while it may not be tried: {cell_text(answer['refused'])}"
+    elif answer.get("limit"):
+        yield f"  At a limit: {cell_text(answer['limit'])}"
     for other in items[1:]:
+        if other["gpus"] == first.get("gpus"):
+            continue  # it asks for so many already
         instead = f" instead of {first['gpus']}" if first.get("gpus") else ""
-        yield f"  At {other['gpus']} GPUs{instead}: {_start_text(other.get('start'), now, zone)}"
+        why = f": {cell_text(other['refused'])}" if other.get("refused") else ""
+        yield f"  At {other['gpus']} GPUs{instead}: {_start_text(other.get('start'), now, zone)}{why}"
     if answer.get("runS"):
         grounds = f" ({cell_text(answer['grounds'])})" if answer.get("grounds") else ""
         high = f", nine in ten at most {human_duration(float(answer['runHighS']))}" if answer.get("runHighS") else ""
@@ -53,6 +60,21 @@ def eta_lines(subject: str, answer: Raw, now: float, zone: tzinfo | None = None)
         yield f"  Grounds: {cell_text(start['grounds'])}"
     for note in answer.get("notes") or []:
         yield f"  Note: {cell_text(note)}"
+
+
+def half_of(answer: Raw) -> int:
+    """Half of the GPUs of work that has to wait; 0 where there is nothing to halve, or it would start at once."""
+    items = answer.get("items") or []
+    gpus = int(items[0].get("gpus") or 0) if items else 0
+    start = items[0].get("start") if items else None
+    soon = start is not None and float(start["likely"]) <= float(answer.get("now") or 0) + WORTH_S
+    return 0 if soon else gpus // 2
+
+
+def is_sooner(answer: Raw) -> bool:
+    """Whether the second size starts clearly sooner than the first."""
+    first, second = (item.get("start") for item in (answer.get("items") or [{}, {}])[:2])
+    return second is not None and (first is None or float(second["likely"]) + WORTH_S < float(first["likely"]))
 
 
 def _start_text(start: Raw | None, now: float, zone: tzinfo | None) -> str:

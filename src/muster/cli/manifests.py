@@ -217,7 +217,12 @@ NAMESPACE_RULES = (
 SUBMITTER_RULES = (
     Rule("muster.dev", ("jobs",), ("create",), "submitting"),
     Rule("kuscia.secretflow", ("kusciajobs",), ("create",), "submitting"),
-    Rule("muster.dev", ("queues",), READ, "where to submit to; queues are in no namespace"),
+    Rule(
+        "muster.dev",
+        ("queues", "schedulingpolicies", "nodepools"),
+        READ,
+        "where to submit to, by what work is ordered, what is free; these are in no namespace",
+    ),
     Rule("scheduling.koordinator.sh", ("scheduleexplanations",), ("create", "get", "delete"), "asking why work waits"),
 )
 """For people, cluster-wide. What they see of work, their own and others', is up to their roles in its namespace."""

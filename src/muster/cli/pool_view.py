@@ -12,10 +12,23 @@ from typing import Any, Final, Literal
 import msgspec
 
 from muster.engine.facts import PoolFacts
-from muster.engine.pool_use import GPUS, Totals, Use, is_ready, plain_devices, pool_slots, pool_use, totals_of, uses
+from muster.engine.pool_use import (
+    GPUS,
+    Devices,
+    Totals,
+    Use,
+    is_ready,
+    plain_devices,
+    pool_slots,
+    pool_use,
+    totals_of,
+    uses,
+)
 from muster.engine.state import State
-from muster.objects.amounts import unit_of
+from muster.objects.amounts import limit_amounts, resources_named, unit_of
+from muster.objects.meta import name_of
 from muster.objects.reasons import format_amount
+from muster.objects.status import Raw
 
 By = Literal["user", "job", "queue", "node", "pod"]
 SHOWN: Final = ("cpu", "memory", "bandwidth-egress", "bandwidth-ingress")
@@ -39,14 +52,14 @@ class PoolRow(msgspec.Struct, frozen=True, rename="camel"):
     nodes: tuple[str, ...]
     ready: int
     totals: Totals
-    gpus: int
-    gpus_used: int
+    devices: tuple[Devices, ...]
 
 
 class NodeRow(msgspec.Struct, frozen=True, rename="camel"):
     node: str
     is_ready: bool
     totals: Totals
+    devices: tuple[Devices, ...]
 
 
 def pool_rows(state: State) -> list[PoolRow]:
@@ -61,13 +74,40 @@ def pool_rows(state: State) -> list[PoolRow]:
 
 def _pool_row(state: State, name: str, slots: Sequence[int]) -> PoolRow:
     use = pool_use(state, slots)
-    gpus = plain_devices(state, slots)
-    return PoolRow(name, use.nodes, use.ready, use.totals, sum(g.total for g in gpus), sum(g.used for g in gpus))
+    return PoolRow(name, use.nodes, use.ready, use.totals, tuple(plain_devices(state, slots)))
 
 
 def node_rows(state: State, pool: PoolFacts) -> list[NodeRow]:
     nodes = state.nodes
-    return [NodeRow(nodes.names[s], is_ready(nodes.facts[s]), totals_of(state, [s])) for s in pool_slots(state, pool)]
+    return [
+        NodeRow(nodes.names[s], is_ready(nodes.facts[s]), totals_of(state, [s]), tuple(plain_devices(state, [s])))
+        for s in pool_slots(state, pool)
+    ]
+
+
+def written_rows(pools: Iterable[Raw]) -> list[PoolRow]:
+    """Every pool as its status has it: for those who may see pools and not the nodes and pods of others."""
+    found = []
+    for raw in sorted(pools, key=name_of):
+        status = raw.get("status") or {}
+        totals = Totals(**{word: _read(status.get(word) or {}) for word in ("capacity", "allocatable", "requested", "used")})
+        devices = tuple(
+            Devices(
+                type=str(one.get("type")),
+                model=str(one.get("model") or ""),
+                memory=str(one.get("memory") or ""),
+                total=int(one.get("total") or 0),
+                used=int(one.get("used") or 0),
+            )
+            for one in status.get("devices") or ()
+        )
+        nodes = tuple(status.get("nodes") or ())
+        found.append(PoolRow(name_of(raw), nodes, int(status.get("ready") or 0), totals, devices))
+    return found
+
+
+def _read(amounts: Mapping[str, str]) -> dict[str, int]:
+    return {name: limit_amounts(name, text)[name] for name, text in amounts.items() if resources_named(name) == (name,)}
 
 
 def holdings(found: Iterable[Use], by: By) -> list[Holding]:
@@ -109,7 +149,7 @@ def pools_table(rows: Sequence[PoolRow]) -> tuple[list[str], list[list[Any]]]:
             len(row.nodes),
             row.ready,
             *(_of(row.totals, name) for name in SHOWN),
-            f"{row.gpus_used}/{row.gpus}" if row.gpus else "",
+            _devices(row.devices),
             *(_amount(name, row.totals.used.get(name)) for name in ("cpu", "memory")),
         ]
         for row in rows
@@ -123,7 +163,7 @@ def nodes_table(rows: Sequence[NodeRow]) -> tuple[list[str], list[list[Any]]]:
             row.node,
             "yes" if row.is_ready else "no",
             *(_of(row.totals, name) for name in SHOWN),
-            ", ".join(_of(row.totals, name) for name in GPUS if row.totals.allocatable.get(name)),
+            _devices(row.devices),
             *(_amount(name, row.totals.used.get(name)) for name in ("cpu", "memory")),
         ]
         for row in rows
@@ -142,6 +182,11 @@ def holdings_table(rows: Sequence[Holding], by: By) -> tuple[list[str], list[lis
         ]
         for row in rows
     ]
+
+
+def _devices(devices: Sequence[Devices]) -> str:
+    """`3/8`; with models and memory where they are known: `2/4 A100 40Gi, 1/4 V100`."""
+    return ", ".join(" ".join(filter(None, (f"{one.used}/{one.total}", one.model, one.memory))) for one in devices)
 
 
 def _named(names: Sequence[str]) -> str:

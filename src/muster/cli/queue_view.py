@@ -14,6 +14,7 @@ from muster.cli.accounts_view import use_of_limits
 from muster.cli.output import cell_text, simple_table
 from muster.objects.acts import acts_of
 from muster.objects.ages import human_duration
+from muster.objects.amounts import amount_text, limit_amounts
 from muster.objects.conditions import find_condition
 from muster.objects.meta import annotations_of, name_of
 from muster.objects.status import Raw
@@ -71,7 +72,8 @@ def _sums(queues: Sequence[Raw], lines: Mapping[str, Raw]) -> dict[str, Raw]:
     """The numbers of each queue with those of all below it, as its status counts them."""
     parents = {name_of(queue): _parent(queue) for queue in queues}
     found: dict[str, Raw] = {
-        name: {"waiting": 0, "running": 0, "held": 0, "head": lines.get(name, {}).get("head", "")} for name in parents
+        name: {"waiting": 0, "running": 0, "held": 0, "head": lines.get(name, {}).get("head", ""), "used": {}}
+        for name in parents
     }
     for name, line in lines.items():
         above: list[str] = []
@@ -80,6 +82,10 @@ def _sums(queues: Sequence[Raw], lines: Mapping[str, Raw]) -> dict[str, Raw]:
             above.append(at)
             for word in ("waiting", "running", "held"):
                 found[at][word] += line[word]
+            used = found[at]["used"]
+            for resource, text in (line.get("runningRequest") or {}).items():
+                for one, amount in limit_amounts(resource, text).items():
+                    used[one] = used.get(one, 0) + amount
             at = parents[at]
     return found
 
@@ -97,6 +103,9 @@ def _row(queue: Raw, depth: int, lines: Mapping[str, Raw] | None) -> list[Any]:
     running = own["running"] if own is not None else usage.get("jobsRunning", 0)
     held = own["held"] if own is not None else status.get("held", 0)
     head = own["head"] if own is not None else status.get("head", "")
+    if own is not None:
+        used = {resource: amount_text(resource, amount) for resource, amount in own["used"].items()}
+        usage = {"jobsRunning": running, "concurrent": used}
     return [
         "  " * depth + name + (" (default)" if spec.get("isDefault") else ""),
         str(spec.get("state") or "Open") + (", not ready" if _fault(queue) else ""),
@@ -191,6 +200,30 @@ def place_lines(answer: Raw, now: float) -> Iterator[str]:
     factors = place.get("factors") or []
     if factors:
         yield from _factor_lines(place, ahead, factors)
+    if place.get("isNotANumber"):
+        yield "  Its score is no number, so it stands behind all that have one: with these values the formula of its policy"
+        yield "  divides zero by zero, or takes a root or a logarithm that there is not; tell an administrator of the queue"
+
+
+def running_lines(job: Raw, place: Raw, now: float) -> Iterator[str]:
+    """Of a Job that has a node: where it came from, how far it is, and when it will probably be done."""
+    status = job.get("status") or {}
+    began = time_or(status.get("startTime"), None)
+    if began is None:
+        return
+    queue = cell_text(place.get("queue") or (job.get("spec") or {}).get("queue") or "the default queue")
+    waited = time_or(status.get("queuedTime"), began)
+    yield f"  Queue: {queue}; waited {human_duration(max(began - waited, 0.0))}, runs for {human_duration(now - began)}"
+    progress = float(status.get("progress") or 0)
+    if progress > 0:
+        yield f"  Progress: {progress:.0%}"
+    if place.get("predictedS"):
+        run_s, high_s = float(place["predictedS"]), float(place.get("predictedHighS") or 0)
+        end = began + run_s
+        told = f"about {format_time(end)}" if end > now else "it runs longer than expected already"
+        high = f", nine in ten before {format_time(began + high_s)}" if began + high_s > now else ""
+        grounds = f" ({cell_text(place['grounds'])})" if place.get("grounds") else ""
+        yield f"  Expected to end: {told}{high}{grounds}"
 
 
 def _start_lines(place: Raw) -> Iterator[str]:

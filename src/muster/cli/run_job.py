@@ -46,6 +46,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     attributes: Mapping[str, str] = {}
     labels: Mapping[str, str] = {}
     node_selector: Mapping[str, str] = {}
+    pools: Sequence[str] = ()
     estimate_s: float | None = None
     deadline: str = ""
     preemptible: bool = False
@@ -73,6 +74,7 @@ def _spec(options: RunOptions) -> Raw:
         "attributes": dict(options.attributes),
         "estimate": {"runSeconds": _whole(options.estimate_s)} if options.estimate_s else None,
         "deadline": options.deadline,
+        "pools": list(options.pools),
         "preemptible": options.preemptible,
         "checkpointIntervalSeconds": _whole(options.checkpoint_interval_s),
         "retry": {"limit": options.retries} if options.retries else None,

@@ -132,8 +132,9 @@ def pages_for(runs: Iterable[tuple[Run, str]]) -> list[Raw]:
     return [runs_page(ended[first : first + RUNS_MAX]) for first in range(0, len(ended), RUNS_MAX)]
 
 
-def report(books: Books, what: What, period: Period, now_ms: int) -> Report:
-    """Everyone of the kind, who has an object or has used something."""
+def report(books: Books, what: What, period: Period, now_ms: int, *, is_live: bool = True) -> Report:
+    """Everyone of the kind, who has an object or has used something. `is_live` is false for books that were made from the log
+    of decisions alone: what is in use now is not in them."""
     kind = KINDS[what]
     first, after = bounds_ms(period, now_ms)
     names = {name for one, name in books.accounts if one == kind} | set(books.ledger.known(kind))
@@ -149,7 +150,7 @@ def report(books: Books, what: What, period: Period, now_ms: int) -> Report:
                 used=_shown(totals),
                 spent=_cost(books, kind, name, totals),
                 running=books.tree.running(kind, name).jobs,
-                in_use=_in_use(books, kind, name),
+                in_use=_in_use(books, kind, name) if is_live else "",
                 budget=_budget(books, kind, name, now_ms),
             )
         )

@@ -33,11 +33,13 @@ class Changes:
     async def __aenter__(self) -> Self:
         # Each watch begins before the first look, at the version of a list, so that nothing falls between.
         for stream in self._streams:
-            try:
-                version = await self._version(stream)
-            except (Forbidden, NotFound):
-                continue  # what may not be read changes nothing in what is shown
-            self._tasks.append(asyncio.create_task(self._follow(stream, version)))
+            for one in dict.fromkeys((stream, stream._replace(label_selector=stream.narrower or stream.label_selector))):
+                try:
+                    version = await self._version(one)
+                except (Forbidden, NotFound):
+                    continue  # what may not be read changes nothing in what is shown
+                self._tasks.append(asyncio.create_task(self._follow(one, version)))
+                break
         return self
 
     async def __aexit__(

@@ -16,7 +16,7 @@ from muster.client.job_kinds import KINDS, KUSCIA_JOB, JobKind, is_job, kind_of,
 from muster.client.job_tree import FINISHED_PHASES, JobTree, build_tree, instant, parties_of
 from muster.client.requests import with_type
 from muster.objects.labels import KusciaLabel, Muster
-from muster.objects.meta import is_controlled_by, metadata_of, name_of, namespace_of, uid_of
+from muster.objects.meta import is_controlled_by, labels_of, metadata_of, name_of, namespace_of, uid_of
 from muster.objects.resources import Resource
 from muster.objects.status import BadRequest, Forbidden, NotFound, Raw
 
@@ -71,6 +71,8 @@ class Stream(NamedTuple):
     namespace: str | None
     label_selector: str = ""
     field_selector: str = ""
+    narrower: str = ""
+    """The label selector for those who may not watch all of that, but what is their own."""
 
 
 class Reading:
@@ -84,7 +86,7 @@ class Reading:
         if kind_of(raw) is not KUSCIA_JOB:
             return build_tree(raw, pods=await self._own_pods(raw))
         tasks = await self._tasks(raw)
-        return build_tree(raw, tasks, await self._task_pods(tasks))
+        return build_tree(raw, tasks, await self._task_pods(raw, tasks))
 
     async def streams(self, raw: Raw) -> list[Stream]:
         """What to follow for changes of the tree of `raw`."""
@@ -93,10 +95,12 @@ class Reading:
         found = [Stream(resource, namespace_of(raw), field_selector=f"metadata.name={name_of(raw)}")]
         if kind is KUSCIA_JOB:
             tasks = await self._client.resource(kind.group, "KusciaTask")
-            found.append(Stream(tasks, namespace_of(raw), label_selector=f"{KusciaLabel.JOB_UID}={uid_of(raw)}"))
+            selector = f"{KusciaLabel.JOB_UID}={uid_of(raw)}"
+            found.append(Stream(tasks, namespace_of(raw), selector, narrower=_narrowed(selector, raw)))
         else:
             pods = await self._client.resource("", "Pod")
-            found.append(Stream(pods, namespace_of(raw), label_selector=f"{Muster.JOB}={name_of(raw)}"))
+            selector = f"{Muster.JOB}={name_of(raw)}"
+            found.append(Stream(pods, namespace_of(raw), selector, narrower=_narrowed(selector, raw)))
         return found
 
     async def page(
@@ -136,34 +140,49 @@ class Reading:
                 break
         return JobPage(found, f"{at}:{token}" if at < len(where.kinds) else "")
 
+    async def beside(self, resource: Resource, job: Raw) -> list[Raw]:
+        """Jobs of its kind in its namespace, as far as they may be read."""
+        return await self._items(resource, namespace_of(job), "", job)
+
     async def _tasks(self, job: Raw) -> list[Raw]:
         try:
             resource = await self._client.resource(KUSCIA_JOB.group, "KusciaTask")
-            selector = f"{KusciaLabel.JOB_UID}={uid_of(job)}"
-            return [one async for one in self._client.items(resource, namespace_of(job), label_selector=selector)]
-        except (NotFound, Forbidden):
+        except NotFound:
             return []
+        return await self._items(resource, namespace_of(job), f"{KusciaLabel.JOB_UID}={uid_of(job)}", job)
 
-    async def _task_pods(self, tasks: Iterable[Raw]) -> list[Raw]:
+    async def _task_pods(self, job: Raw, tasks: Iterable[Raw]) -> list[Raw]:
         """Pods of the tasks that have not ended: only they know more than their task's status."""
         uids = [uid_of(task) for task in tasks if phase_of(task) not in FINISHED_PHASES][:LIVE_TASKS_MAX]
         found: list[Raw] = []
         for i in range(0, len(uids), UIDS_PER_REQUEST):
             among = ",".join(uids[i : i + UIDS_PER_REQUEST])
-            found += await self._pods(None, f"{KusciaLabel.TASK_UID} in ({among})")
+            found += await self._pods(None, f"{KusciaLabel.TASK_UID} in ({among})", job)
         return found
 
     async def _own_pods(self, job: Raw) -> list[Raw]:
-        pods = await self._pods(namespace_of(job), f"{Muster.JOB}={name_of(job)}")
+        pods = await self._pods(namespace_of(job), f"{Muster.JOB}={name_of(job)}", job)
         # Pods of an earlier job of the same name may still be going.
         return [pod for pod in pods if not metadata_of(pod).get("ownerReferences") or _belongs(pod, job)]
 
-    async def _pods(self, namespace: str | None, selector: str) -> list[Raw]:
-        try:
-            resource = await self._client.resource("", "Pod")
-            return [one async for one in self._client.items(resource, namespace, label_selector=selector, page_size=PAGE_LEN)]
-        except Forbidden:
-            return []
+    async def _pods(self, namespace: str | None, selector: str, job: Raw) -> list[Raw]:
+        return await self._items(await self._client.resource("", "Pod"), namespace, selector, job)
+
+    async def _items(self, resource: Resource, namespace: str | None, selector: str, job: Raw) -> list[Raw]:
+        """All that may be read. A list of those who see only what is their own must say whose it is."""
+        for one in dict.fromkeys((selector, _narrowed(selector, job))):
+            try:
+                found = self._client.items(resource, namespace, label_selector=one, page_size=PAGE_LEN)
+                return [item async for item in found]
+            except Forbidden:
+                continue
+        return []
+
+
+def _narrowed(selector: str, job: Raw) -> str:
+    """The same of the job's own user; as it is where the job is nobody's."""
+    user = labels_of(job).get(Muster.USER)
+    return ",".join(filter(None, (selector, f"{Muster.USER}={user}"))) if user else selector
 
 
 def _belongs(pod: Raw, job: Raw) -> bool:

@@ -364,7 +364,7 @@ class Jobs:
         """One past the highest N of `<base>-rerun-N` that exists."""
         prefix = rerun_name(name_of(raw), 1, len_max=name_len_max(raw)).removesuffix("1")
         highest = 0
-        async for one in self._client.items(resource, namespace_of(raw)):
+        for one in await self._reading.beside(resource, raw):
             number = name_of(one).removeprefix(prefix)
             if number != name_of(one) and number.isascii() and number.isdigit() and len(number) < 6:
                 highest = max(highest, int(number))

@@ -140,6 +140,7 @@ class SyncClient:
     delete_collection = _blocking(ApiClient.delete_collection)
     bind = _blocking(ApiClient.bind)
     evict = _blocking(ApiClient.evict)
+    request_token = _blocking(ApiClient.request_token)
     get_scale = _blocking(ApiClient.get_scale)
     scale = _blocking(ApiClient.scale)
     version = _blocking(ApiClient.version)

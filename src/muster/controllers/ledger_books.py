@@ -73,7 +73,7 @@ class Books:
     # -- objects -------------------------------------------------------------------------------------------------------------
 
     def put_account(self, account: Account) -> None:
-        node = node_of(account.view, account.name, standing=False)
+        node = node_of(account.view, account.name)
         before = self.tree.find(*node.key)
         self.touched.update(self._around(node.key))
         self.accounts[node.key] = account

@@ -3,6 +3,7 @@
 | what changed | is written |
 |---|---|
 | whether new work may start, limits in force, warnings, users, divided sums, problems | at once |
+| that somebody who had nothing has work now | at once |
 | numbers of jobs, amounts in use or submitted | after 10 seconds at the earliest |
 | what was consumed and spent, faded use | after 60 seconds at the earliest |
 
@@ -212,7 +213,7 @@ def _has_faded_otherwise(old: FadedUse, new: FadedUse) -> bool:
 
 def _divided(books: Books, view: UserGroup, name: str) -> dict[str, str | int | float]:
     """What of its limits on use at once has been given to those below."""
-    parts = divided(books.tree, node_of(view, name, standing=False))
+    parts = divided(books.tree, node_of(view, name))
     return amounts_text({resource: amount for (field, resource), amount in parts.items() if field == "concurrent"})
 
 
@@ -252,7 +253,7 @@ def _due_ms(old: Status, new: Status, written_ms: int | None, now_ms: int) -> in
     if written_ms is None or _urgent(old) != _urgent(new):
         return now_ms
     if _counted(old) != _counted(new):
-        return written_ms + USE_EVERY_MS
+        return now_ms if _counted(old) == _IDLE else written_ms + USE_EVERY_MS
     return written_ms + CONSUMED_EVERY_MS
 
 
@@ -268,3 +269,6 @@ def _urgent(status: Status) -> object:
 def _counted(status: Status) -> object:
     usage = status.usage or Usage()
     return usage.jobs_running, usage.jobs_waiting, usage.concurrent, usage.submitted
+
+
+_IDLE: Final = _counted(UserStatus())

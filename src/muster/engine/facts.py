@@ -422,7 +422,7 @@ class StandingFacts(Facts):
     stopped: str = ""
     """Why nothing new of it may start: a budget is spent. Empty when it may."""
     limits: LimitsFacts | None = None
-    """In force instead of those in the spec, when a budget is spent."""
+    """In force besides those in the spec, when a budget is spent."""
 
 
 class AccountStatusFacts(Facts):
@@ -489,6 +489,8 @@ class RunFacts(Facts):
     requests: dict[str, int] = {}
     used: dict[str, int] = {}
     """Measured, in the units of the engine's rows; empty where nobody measured."""
+    attributes: dict[str, str] = {}
+    """What the owner said of the work: `domain: cv`."""
     labels: dict[str, str] = {}
     """Of the node, as far as they tell nodes apart by their kind; its name as `metadata.name`."""
     failed: bool = False

@@ -19,12 +19,14 @@ from muster.engine.pods import PodRecord
 from muster.engine.resources import STANDARD
 from muster.engine.state import State
 from muster.engine.work import Work, work_of
-from muster.objects.amounts import amount_of
+from muster.objects.amounts import amount_of, amount_text
 from muster.objects.labels import KoordinatorNode
 
 GPUS: Final = ("nvidia.com/gpu", "amd.com/gpu", "koordinator.sh/gpu", "dcu.com/gpu", "huawei.com/npu-core")
 """Devices that nodes offer as plain resources, by the piece."""
 _MODEL_LABELS: Final = (KoordinatorNode.GPU_MODEL, "nvidia.com/gpu.product")
+_MEMORY_LABEL: Final = "nvidia.com/gpu.memory"
+"""Of one GPU of the node, in MiB."""
 _SHOWN: Final = frozenset(STANDARD)
 
 
@@ -58,8 +60,9 @@ class Devices(msgspec.Struct, frozen=True, kw_only=True):
     """Devices of one kind."""
 
     type: str
-    model: str
-    memory: str
+    model: str = ""
+    memory: str = ""
+    """Of one device."""
     total: int
     used: int
 
@@ -129,18 +132,20 @@ def is_ready(node: NodeFacts) -> bool:
 
 
 def plain_devices(state: State, slots: Iterable[int]) -> list[Devices]:
-    """Devices that these nodes offer as plain resources, one entry for each kind and model."""
-    found: dict[tuple[str, str], list[int]] = {}
+    """Devices that these nodes offer as plain resources, one entry for each kind, model and memory."""
+    found: dict[tuple[str, str, str], list[int]] = {}
     nodes = state.nodes
     for slot in slots:
         labels = nodes.facts[slot].metadata.labels
         model = next((labels[label] for label in _MODEL_LABELS if labels.get(label)), "")
+        mib = labels.get(_MEMORY_LABEL, "")
+        memory = amount_text("memory", int(mib) << 20) if mib.isascii() and mib.isdecimal() and len(mib) < 10 else ""
         for resource in GPUS:
             row = state.table.rows.get(resource)
             if row is None or row >= len(nodes.capacity) or not nodes.capacity[row, slot]:
                 continue
             total = int(nodes.capacity[row, slot])
-            sums = found.setdefault((resource, model), [0, 0])
+            sums = found.setdefault((resource, model, memory), [0, 0])
             sums[0] += total
             sums[1] += total - int(nodes.free[row, slot])
-    return [Devices(type=t, model=m, memory="", total=n[0], used=n[1]) for (t, m), n in sorted(found.items())]
+    return [Devices(type=t, model=m, memory=x, total=n[0], used=n[1]) for (t, m, x), n in sorted(found.items())]

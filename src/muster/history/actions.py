@@ -3,7 +3,8 @@
 Taken from the entries of the audit log, or, where the API server is a cluster's, of what its webhook sees (`server.webhook`):
 the same entries, with code 0 for what was let pass, as a webhook is not told how a request ends. Reads and dry runs are left
 out, and so is the routine of machines: heartbeats and measurements of nodes, the status of the pods that they run, questions,
-and what the controllers of a cluster do. Bodies and tokens are in no entry, so they are not here either. Pure.
+and what the controllers of a cluster do. Bodies and tokens are in no entry, so they are not here either; what a write changed
+about work, users, queues and policies is, as a note. Pure.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ _MACHINES = (
 )
 _ACCOUNT = "system:serviceaccount:"
 _TEXT_MAX = 512
+DID = "did"
+"""The note of an entry that says what was changed: see `objects.changes`."""
 
 
 def action_of(entry: Mapping[str, Any]) -> Action | None:
@@ -54,6 +57,7 @@ def action_of(entry: Mapping[str, Any]) -> Action | None:
     group = str(about.get("group", ""))
     said = [f"on behalf of whom it says, by {entry['impersonator']}"] if entry.get("impersonator") else []
     said += [str(entry["reason"])] if entry.get("reason") else []
+    said += [str(notes[DID])] if notes.get(DID) else []
     return Action(
         at=parse_time(str(entry["time"])),
         user=user[:_TEXT_MAX],

@@ -121,6 +121,7 @@ def past_runs(log: Log, wanted: Wanted = ALL, note: Note | None = None) -> Itera
                 ended=run.ended,
                 requests=dict(run.requests),
                 used={name: round(amount) for name, amount in run.used_max.items()},
+                attributes=dict(run.attributes),
                 labels={NODE: run.node} if run.node else {},
                 failed=run.outcome == "Failed",
             )

@@ -42,6 +42,7 @@ class Run(msgspec.Struct, kw_only=True):
     queue: str = ""
     type: str = ""
     name: str = ""
+    attributes: Mapping[str, str] = msgspec.field(default_factory=dict)
     node: str = ""
     submitted: float | None = None
     placed: float | None = None
@@ -207,6 +208,7 @@ class Tracker:
             group=work.group,
             queue=work.queue,
             type=work.type,
+            attributes=work.attributes,
             name=work.name or meta.name,
             submitted=work.submitted or _instant(meta.creation_timestamp) or self._now,
             requests=dict(requests_of(pod).amounts),

@@ -7,7 +7,8 @@ apart: what has waited long already is another kind of wait. Later ones are foll
 
 Nothing is worked out in a step of the engine. Somebody asks (`of`, `asked`), at most every REFRESH_S for the same line; between
 two questions answers are the ones that were found last. So forecasts never decide anything, and cost nothing where nobody
-looks. Work that is held, or turned away by a limit or a stopped queue, has none: when that ends is not ours to know.
+looks. Work that is held, or turned away by a stopped queue, a spent budget or used-up consumption, has none: when that ends is
+not ours to know. Limits on what is in use at once are played.
 
 Pure, single-threaded, between two steps of the engine. Bounded: BATCH units of the line are forecast at a time, and a few more
 when they are asked about; OPEN_MAX outcomes are awaited.
@@ -169,13 +170,15 @@ class Forecaster:
         rows = [row for one in unit_ids if (row := table.row_of.get(one, -1)) in line]
         for row, times in self.futures.play(rows, now).items():
             unit_id = table.ids[row]
+            if not np.isfinite(times).any():
+                continue  # more than its limits ever allow
             middle, spread = summary(times)
             which = int(now - table.submitted[row] > FRESH_S)
             size = _size(float(table.dominant[row]))
             span = self.calibrations[which].interval(middle, spread, size)
             self._follow(_Open(unit_id, now, which, (middle, spread, size)), span)
             self._told[unit_id] = self._start(middle, span, now, which)
-        return {table.ids[row]: self._told[table.ids[row]] for row in rows}
+        return {table.ids[row]: self._told[table.ids[row]] for row in rows if table.ids[row] in self._told}
 
     def _follow(self, one: _Open, span: tuple[float, float] | None) -> None:
         """Await the outcome, of the first forecast and, once that has failed, whenever it has waited twice as long."""

@@ -7,8 +7,9 @@ has work make way for others, it does so here too: what may be stopped says for 
 
 Work of equal request stands in one lane, so going through the line costs as many looks as there are different requests, not as
 many as there are units; and a lane that found no room is not looked at again before a node has some. Who may pass a blocked
-head is decided as the policy would: by what is said of run times (`said_s`, `said_end`), not by what they will be. Pure.
-Bounded: a future ends after `events_max` events.
+head is decided as the policy would: by what is said of run times (`said_s`, `said_end`), not by what they will be. Work at a
+limit (a purse that is empty, see `purses`) waits until some of it is given back, and nobody waits behind it. Pure. Bounded: a
+future ends after `events_max` events.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ Mode = Literal["None", "Strict", "EASY", "Conservative"]
 Amounts = tuple[float, ...]
 Held = Sequence[tuple[int, Amounts]]
 """Nodes, and what is held there."""
+Dues = tuple[tuple[int, float], ...]
+"""Purses, and what is taken of each."""
 GRID_MIN: Final = 48
 """With more nodes than this, all are looked at in one operation on an array, which costs about as much as so many looks."""
 
@@ -40,6 +43,8 @@ class Lane(msgspec.Struct, frozen=True):
     count: int = 1
     length: int = 0
     """Where shorter work may pass longer work: of about the same length, too. Only the first of a lane is looked at."""
+    dues: Dues = ()
+    """And under the same limits."""
 
     @property
     def whole(self) -> Amounts:
@@ -87,6 +92,8 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     """The keys of the line from some instants on: places change as time passes."""
     restart_s: float = 0.0
     """What a stop costs; nobody is stopped who has not run for so long."""
+    purses: Sequence[float] = ()
+    """What is left of each limit on what is in use at once."""
     events_max: int = 4_000
 
 
@@ -142,6 +149,14 @@ class _Play:
     def __init__(self, scene: Scene, running: Sequence[Runs], line: Sequence[Waits]) -> None:
         self._lanes, self._mode, self._restart_s = scene.lanes, scene.mode, scene.restart_s
         self._wholes = [lane.whole for lane in scene.lanes]
+        self._purses = list(scene.purses)
+        self._is_barred = [self._lacks(lane) for lane in scene.lanes]
+        """A limit keeps the lane from starting anything."""
+        self._under: dict[int, list[int]] = {}
+        """By purse: the lanes that take from it."""
+        for at, one in enumerate(scene.lanes):
+            for purse, _ in one.dues:
+                self._under.setdefault(purse, []).append(at)
         self._room = [list(one) for one in scene.free]
         self._grid: Array | None = np.array(scene.free, np.float64) if len(scene.free) > GRID_MIN else None
         """The same as an array, where there are many nodes."""
@@ -182,12 +197,30 @@ class _Play:
         while self.ends and self.ends[0][0] <= now:
             one = self.ends.pop(0)
             self._give_back(one[2])
+            self._pay(one[5], -1.0)
             self._unsay(one)
             self._head = None  # sooner than was said, or later: the head's start is planned anew
 
     def _unsay(self, one: _End) -> None:
         if self._mode != "None":
             del self._said[bisect_left(self._said, (one[7], one[1]))]
+
+    def _pay(self, lane: int, times: float) -> None:
+        """Take the dues of a lane from the purses; with -1, give them back."""
+        if not self._purses or lane < 0:
+            return
+        for purse, amount in self._lanes[lane].dues:
+            self._purses[purse] -= times * amount
+        for purse, _ in self._lanes[lane].dues:
+            for at in self._under[purse]:
+                self._is_barred[at] = self._lacks(self._lanes[at])
+
+    def _lacks(self, lane: Lane) -> bool:
+        purses = self._purses
+        for purse, amount in lane.dues:  # noqa: SIM110 - a loop is faster than a generator
+            if amount > purses[purse]:
+                return True
+        return False
 
     def _give_back(self, held: Held) -> None:
         is_blocked = self._is_blocked
@@ -218,6 +251,7 @@ class _Play:
             piece = self._lanes[lane].piece
             held = [(node, piece) for node in nodes]
             self._take(held)
+            self._pay(lane, 1.0)
             insort(self.ends, (now + run_s, at, held, yields_to, key, lane, now, now + said_s))
             if self._mode != "None":
                 insort(self._said, (now + said_s, at, held))
@@ -237,11 +271,11 @@ class _Play:
 
     def _next(self, now: float) -> tuple[int, list[int]] | None:
         """The lane whose first may start, and on which nodes; None when none may."""
-        is_blocked, mode, waiting = self._is_blocked, self._mode, self.waiting
+        is_blocked, is_barred, mode, waiting = self._is_blocked, self._is_barred, self._mode, self.waiting
         if mode == "None":
-            ordered = [(lane[0][0], at) for at, lane in enumerate(waiting) if lane and not is_blocked[at]]
-        elif any(lane and not is_blocked[at] for at, lane in enumerate(waiting)):
-            ordered = [(lane[0][0], at) for at, lane in enumerate(waiting) if lane]
+            ordered = [(lane[0][0], at) for at, lane in enumerate(waiting) if lane and not is_blocked[at] and not is_barred[at]]
+        elif any(lane and not is_blocked[at] and not is_barred[at] for at, lane in enumerate(waiting)):
+            ordered = [(lane[0][0], at) for at, lane in enumerate(waiting) if lane and not is_barred[at]]
         else:
             ordered = []
         ordered.sort()
@@ -307,7 +341,7 @@ class _Play:
 
     def _made_room(self, now: float) -> tuple[int, list[int]] | None:
         """The first in line, if it finds room once others make way. These wait again, with what they had left and a restart."""
-        firsts = [(lane[0][0], at) for at, lane in enumerate(self.waiting) if lane]
+        firsts = [(lane[0][0], at) for at, lane in enumerate(self.waiting) if lane and not self._is_barred[at]]
         key, at = min(firsts, default=(math.inf, -1))
         if key > self._most_yielding:
             return None
@@ -327,6 +361,7 @@ class _Play:
         for one in stopped:
             self.ends.remove(one)
             self._give_back(one[2])
+            self._pay(one[5], -1.0)
             self._unsay(one)
         nodes = self._nodes(self._lanes[at])
         for one in stopped:
@@ -334,6 +369,7 @@ class _Play:
             if nodes is None:  # there was room in all, and on no node: nobody is stopped for that
                 insort(self.ends, one)
                 self._take(held)
+                self._pay(lane, 1.0)
                 if self._mode != "None":
                     insort(self._said, (said_end, number, held))
             else:

@@ -24,9 +24,11 @@ import numpy as np
 
 from muster.engine.columns import Array
 from muster.objects.kinds.muster_queues import PolicyPreemption, SchedulingPolicySpec
+from muster.objects.reasons import Reason
 from muster.policy.arrivals import ARRIVALS_MAX, MEMBERS, Arrival, Arrivals, drawn, uniform
 from muster.policy.expecting import expected_ends, run_times
-from muster.policy.forward import Held, Lane, Runs, Scene, Waits, starts
+from muster.policy.forward import Dues, Held, Lane, Runs, Scene, Waits, starts
+from muster.policy.purses import Purses
 from muster.policy.ranking import FIRST
 from muster.policy.refusals import Refusal
 from muster.policy.table import NOT_PINNED
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 LINE_MAX: Final = 500
 LANES_MAX: Final = 64
+LANES_UNDER_LIMITS_MAX: Final = 128
+"""Beyond so many, further work is played as if no limit held it."""
 LENGTHS_S: Final = (60.0, 300.0, 1_200.0, 3_600.0, 14_400.0, 43_200.0, 172_800.0)
 """Where lengths matter, work between two of these counts as equally long."""
 NODES_MAX: Final = 512
@@ -47,6 +51,9 @@ UNKNOWN_S: Final = 3_600.0
 EPOCHS_S: Final = (900.0, 3_600.0, 14_400.0, 57_600.0, 230_400.0)
 _FIRST_OF_ALL: Final = -1e300
 _LEFT_OUT: Final = (Refusal.NO_QUEUE, Refusal.STOPPED, Refusal.LIMIT)
+_ENDS_BY_ITSELF: Final = (Reason.USER_LIMIT_REACHED, Reason.GROUP_LIMIT_REACHED, Reason.QUEUE_LIMIT_REACHED)
+"""Limits on what is in use at once: as work ends, there is room under them again. The others end when somebody or a new period
+ends them."""
 
 
 class _Stage(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,9 +105,11 @@ class Futures:
         table = self._order.book.table
         line = self.line() if instead is None else self._line_with(*instead)
         rows, running = line[:LINE_MAX], np.flatnonzero(table.is_running)
+        purses = Purses(self._order.book)
+        rows = rows[[purses.could_ever(purses.dues(row, table.request[:, row])) for row in rows.tolist()]]
         index = {row: at for at, row in enumerate(rows.tolist())}
         played = frozenset(index[row] for row in wanted if row in index)
-        stage = self._stage(rows, running, now)
+        stage = self._stage(rows, running, now, purses)
         past = self.arrivals.past(stage.lane_of, len(line), by_score=bool(stage.scene.later))
         wait_s, run_s = self._lengths(rows), self._lengths(running)
         kept = table.attained_s[rows]
@@ -124,7 +133,7 @@ class Futures:
                 found[row].append(begun.get(at, math.inf) if at is not None else math.inf)
         return {row: np.array(times) for row, times in found.items()}
 
-    def _stage(self, rows: Array, running: Array, now: float) -> _Stage:
+    def _stage(self, rows: Array, running: Array, now: float, purses: Purses) -> _Stage:
         """What all members have in common."""
         order, table = self._order, self._order.book.table
         resources, total = self._resources(rows, running)
@@ -140,10 +149,15 @@ class Futures:
         wait_s = run_times(table, rows).tolist()
         line_lanes, held_lanes = (
             [
-                lanes.of(*one)
-                for one in zip(table.request[resources][:, of].T.tolist(), table.pods[of].tolist(), said, strict=True)
+                lanes.of(request, pods, said_s, purses.dues(row, amounts[:, row]))
+                for row, request, pods, said_s in zip(
+                    of.tolist(), table.request[resources][:, of].T.tolist(), table.pods[of].tolist(), said, strict=True
+                )
             ]
-            for of, said in ((rows, wait_s), (running, run_times(table, running).tolist()))
+            for of, said, amounts in (
+                (rows, wait_s, table.request),
+                (running, run_times(table, running).tolist(), table.used),
+            )
         )
         keys, later = self._keys(rows, now)
         yields, again = self._yielding(running, rules.preemption, now, is_scored=later is not None)
@@ -158,6 +172,7 @@ class Futures:
             later=later or (),
             restart_s=float(rules.preemption.restart_cost_seconds),
             events_max=EVENTS_MAX,
+            purses=purses.left,
         )
         return _Stage(
             scene=scene,
@@ -200,10 +215,13 @@ class Futures:
         return kept
 
     def line(self) -> Array:
-        """Those that wait and may be tried, in order."""
+        """Those that wait and may be tried, or may be once work of theirs ends, in order."""
         table, rows = self._order.book.table, self._order.ranked_now.rows
         refusal = table.refusal[rows]
-        may = table.is_waiting[rows] & ~table.is_held[rows] & ~np.isin(refusal, [int(one) for one in _LEFT_OUT])
+        may = table.is_waiting[rows] & ~table.is_held[rows]
+        for at in np.flatnonzero(may & np.isin(refusal, [int(one) for one in _LEFT_OUT])).tolist():
+            said = self._order.refused(table.ids[rows[at]])
+            may[at] = said is not None and said.reason in _ENDS_BY_ITSELF
         kept: Array = rows[may]
         return kept
 
@@ -266,13 +284,13 @@ class _Lanes:
         self._numbers: dict[Lane, int] = {}
         self._total, self._by_node, self._by_length = [max(float(one), 1.0) for one in total], by_node, by_length
 
-    def of(self, request: Sequence[int], pods: int, said_s: float) -> int:
+    def of(self, request: Sequence[int], pods: int, said_s: float, dues: Dues = ()) -> int:
         """The lane of a unit that asks for `request` in all; its pods are taken to be alike."""
         count = max(pods, 1) if self._by_node else 1
         length = bisect_left(LENGTHS_S, said_s) if self._by_length else 0
-        lane = Lane(tuple(float(one) / count for one in request), count, length)
+        lane = Lane(tuple(float(one) / count for one in request), count, length, dues)
         number = self._numbers.get(lane)
-        if number is None and len(self.lanes) >= LANES_MAX:
+        if number is None and len(self.lanes) >= (LANES_UNDER_LIMITS_MAX if dues else LANES_MAX):
             lane = Lane(tuple(_power(one, whole) for one, whole in zip(lane.piece, self._total, strict=True)), count, length)
             number = self._numbers.get(lane)
         if number is None:

@@ -3,7 +3,8 @@
 Fed by `PolicyOrder`: pods that are seen to have succeeded, units that stop. A unit's run counts once all its pods are gone from
 their nodes, none was seen to fail, and one at least was seen to succeed: from its start to that instant, and what earlier
 attempts had kept. Work that was stopped says nothing about how long it would have run. Pods that failed, and were not being
-stopped, count against the node that they ran on.
+stopped, count against the node that they ran on. What nodes report of pods that run teaches what work really uses of what it
+asks for: the most that was measured of each, over the pods that were.
 
 It is also what the engine's PastRuns asks (`of_pod`): where work of the pod's kind ran better and worse.
 
@@ -15,6 +16,7 @@ Pure, single-threaded.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -22,9 +24,10 @@ import msgspec
 import numpy as np
 
 from muster.engine import events as ev
-from muster.engine.facts import PodFacts, RunFacts
+from muster.engine.facts import NodeMetricFacts, PodFacts, RunFacts
 from muster.engine.plugins.past_runs import ADVICE, NODE, Leaning
 from muster.engine.work import Work
+from muster.objects.amounts import amount_of
 from muster.objects.labels import KoordinatorNode
 from muster.policy.book import Book
 from muster.policy.predict import Prediction
@@ -34,6 +37,8 @@ PLACE_LABELS: Final = (KoordinatorNode.GPU_MODEL, "node.kubernetes.io/instance-t
 """What tells nodes apart by their kind: where work may run faster. Beside these, each node is a place of its own."""
 FAILED_MAX: Final = 16
 """Pods of a unit whose failure counts."""
+MEASURED_MAX: Final = 64
+"""Pods of a unit whose use is followed."""
 
 
 class Foretells(Protocol):
@@ -68,6 +73,8 @@ class Learning:
         """Of these: labels of the nodes that they ran on, where those agree."""
         self._failed: dict[str, dict[str, dict[str, str]]] = {}
         """By unit and pod: labels of the node that it failed on."""
+        self._measured: dict[str, dict[str, dict[str, list[int]]]] = {}
+        """By unit, pod and resource: the most that was measured of it, and what it asks for."""
         self._anew_at = ANEW_FIRST
         if predictor is not None:
             book.state.extras[ADVICE] = self
@@ -82,6 +89,29 @@ class Learning:
                 self._failed.setdefault(unit, failed)[pod.metadata.uid] = labels
             before = self._where.get(unit, labels)
             self._where[unit] = {key: value for key, value in labels.items() if before.get(key) == value}
+
+    def measured(self, metric: NodeMetricFacts) -> None:
+        """What a node reports of the pods that run there; of what they do not ask for nothing is kept."""
+        here = self._book.state.on_node.get(metric.metadata.name)
+        if self.predictor is None or not here or not metric.status.pods_metric:
+            return
+        rows, by_name = self._book.state.table.rows, {(pod.namespace, pod.name): pod for pod in here.values()}
+        for one in metric.status.pods_metric:
+            pod = by_name.get((one.namespace, one.name))
+            unit = self._book.unit_of_placed(pod.uid) if pod is not None else ""
+            if pod is None or not unit:
+                continue
+            of_unit = self._measured.setdefault(unit, {})
+            if pod.uid not in of_unit and len(of_unit) >= MEASURED_MAX:
+                continue
+            most = of_unit.setdefault(pod.uid, {})
+            for name, value in one.pod_usage.resources.items():
+                row = rows.get(name, len(pod.request))
+                asked = int(pod.request[row]) if row < len(pod.request) else 0
+                if asked > 0:
+                    with contextlib.suppress(ValueError):
+                        amount = amount_of(name, value)
+                        most[name] = [max(amount, most[name][0] if name in most else 0), asked]
 
     def learn(self, runs: ev.RunsSeen) -> None:
         if self.predictor is not None:
@@ -111,6 +141,7 @@ class Learning:
         """Nothing of the unit runs any more; its row still says what ran."""
         labels, failed = self._where.pop(unit_id, {}), self._failed.pop(unit_id, {})
         has_ended_well = self._well.pop(unit_id, False)
+        used, asked = _sums(self._measured.pop(unit_id, {}))
         if self.predictor is None:
             return
         table, state = self._book.table, self._book.state
@@ -122,6 +153,9 @@ class Learning:
             type=work.type,
             seconds=float(table.attained_s[row]) + max(state.now - float(table.started[row]), 0.0),
             ended=state.now,
+            requests=asked,
+            used=used,
+            attributes=dict(work.attributes),
             labels=labels,
         )
         for where in failed.values():
@@ -148,7 +182,7 @@ class Learning:
         work = self._book.table.works[row]
         group = self._book.table.group_name(row)
         if group and not work.group:
-            return Work(user=work.user, group=group, name=work.name, type=work.type, estimate_s=work.estimate_s)
+            return msgspec.structs.replace(work, group=group)
         return work
 
     def _request(self, row: int) -> dict[str, int]:
@@ -174,6 +208,7 @@ class Learning:
             "well": dict(self._well),
             "where": where,
             "failed": {unit: {uid: dict(labels) for uid, labels in pods.items()} for unit, pods in self._failed.items()},
+            "measured": {unit: {uid: dict(most) for uid, most in pods.items()} for unit, pods in self._measured.items()},
             "anew": self._anew_at,
         }
 
@@ -185,5 +220,22 @@ class Learning:
         self._where = {str(unit): dict(labels) for unit, labels in kept["where"].items()}
         failed = kept.get("failed", {})
         self._failed = {str(unit): {str(uid): dict(labels) for uid, labels in pods.items()} for unit, pods in failed.items()}
+        self._measured = {
+            str(unit): {
+                str(uid): {str(name): [int(one) for one in pair] for name, pair in most.items()} for uid, most in pods.items()
+            }
+            for unit, pods in kept.get("measured", {}).items()
+        }
         self._anew_at = max(int(kept["anew"]), ANEW_FIRST)
         self.foretell_all()
+
+
+def _sums(measured: Mapping[str, Mapping[str, Sequence[int]]]) -> tuple[dict[str, int], dict[str, int]]:
+    """Over the pods that were measured: by resource, the most that each used, and what they asked for."""
+    used: dict[str, int] = {}
+    asked: dict[str, int] = {}
+    for most in measured.values():
+        for name, (amount, request) in most.items():
+            used[name] = used.get(name, 0) + amount
+            asked[name] = asked.get(name, 0) + request
+    return used, asked

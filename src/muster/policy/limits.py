@@ -13,7 +13,7 @@ from muster.engine.facts import LimitsFacts, QueueFacts, StandingFacts, UserFact
 from muster.engine.state import State
 from muster.objects.reasons import Reason
 from muster.policy.table import Table
-from muster.quota.limits import UNLIMITED, Ceilings, ceilings
+from muster.quota.limits import UNLIMITED, Ceilings, ceilings, with_spent_budget
 from muster.quota.reading import exhausted_of
 from muster.quota.tree import Breach, NodeKey, NodeKind, NodeSpec, QuotaTree
 
@@ -97,10 +97,12 @@ def _stopped(standing: StandingFacts | None) -> str:
 
 
 def _in_force(limits: LimitsFacts, standing: StandingFacts | None) -> Ceilings:
-    """When a budget is spent, other limits may hold; and what is used up for this period may not be used on."""
+    """When a budget is spent, further limits may hold; and what is used up for this period may not be used on."""
+    found = _ceilings(limits)
     if standing is None:
-        return _ceilings(limits)
-    found = _ceilings(standing.limits if standing.limits is not None else limits)
+        return found
+    if standing.limits is not None:
+        found = with_spent_budget(found, _ceilings(standing.limits))
     if not standing.exhausted:
         return found
     return msgspec.structs.replace(found, exhausted=exhausted_of((one.resource, one.message) for one in standing.exhausted))

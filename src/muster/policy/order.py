@@ -147,6 +147,8 @@ class PolicyOrder:
                 self._is_stale = True
             case ev.RunsSeen():
                 self.learning.learn(event)
+            case ev.NodeMetricSeen(metric=metric):
+                self.learning.measured(metric)
 
     def _queues_change(self, change: Callable[[], None]) -> None:
         before = self.book.tree.default
@@ -321,6 +323,10 @@ class PolicyOrder:
     def not_a_number(self) -> Mapping[str, int]:
         """By policy: for how many units its formula gave no number when the line was last ranked."""
         return self._ranked.not_a_number
+
+    def refused(self, unit_id: str) -> Verdict | None:
+        """What the gate said last to a unit that sleeps."""
+        return self._telling.refused.get(unit_id)
 
     def lines(self) -> Mapping[str, Line]:
         return self._telling.lines()

@@ -136,6 +136,8 @@ def place_to_raw(place: Place) -> Raw:
     if place.refused is not None:
         found["refused"] |= {"meaning": place.refused.reason.meaning, "remedy": place.refused.reason.remedy}
     found["score"] = _finite(place.score)
+    if math.isnan(place.score):
+        found["is_not_a_number"] = True
     found["factors"] = [
         {"name": one.name, **{word: _finite(getattr(one, word)) for word in ("value", "weight", "contribution")}}
         for one in place.factors

@@ -50,6 +50,9 @@ _TEXT_MAX: Final = 253
 LEVELS: Final = ("all", "type", "group and type", "user and type", "user and name", "estimate")
 _ESTIMATE: Final = len(LEVELS) - 1
 _BY_PLACE: Final = (1, 3, 4)
+_ATTRIBUTE: Final = len(LEVELS)
+"""The level of kinds by attribute; of these only places are counted."""
+_ATTRIBUTES_MAX: Final = 4
 """Levels whose kinds are told apart by where they ran."""
 
 
@@ -308,7 +311,24 @@ def _keys(of: Work | RunFacts, estimate_s: float | None) -> list[tuple[Key, floa
 
 
 def _places_kinds(of: Work | RunFacts) -> list[Key]:
-    return [key for key, _ in _keys(of, None) if key[0] in _BY_PLACE]
+    """The kinds of which places are counted, the widest first: its type, each of its attributes, then its owner's own."""
+    keys = [key for key, _ in _keys(of, None) if key[0] in _BY_PLACE]
+    if not of.attributes:
+        return keys
+    words = [(_ATTRIBUTE, name, word) for name, word in sorted(of.attributes.items()) if _is_word(name, word)]
+    wide = sum(key[0] == 1 for key in keys)
+    return [*keys[:wide], *words[:_ATTRIBUTES_MAX], *keys[wide:]]
+
+
+def _is_word(name: str, value: str) -> bool:
+    """Whether an attribute tells kinds of work apart: `cv` does, a number of parameters or a seed does not."""
+    if not value or len(name) > _TEXT_MAX or len(value) > _TEXT_MAX:
+        return False
+    try:
+        float(value)
+    except ValueError:
+        return True
+    return False
 
 
 def _grounds(found: Sequence[tuple[Key, float, _Kind]]) -> str:

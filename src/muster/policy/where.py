@@ -1,11 +1,11 @@
 """Where work of a kind ran well: on which nodes, and on nodes with which labels, it took less or more until it ended well.
 
-Runs are counted by kind (type, user and type, user and name) and place. Of those that ended well the distance between how long
-they ran and what had been predicted of them is summed, so that a place is not taken for slow because long work runs there; of
-those that failed, that they did. A place stands against all other places of its label key. It is told (`Leaning`) when the
-difference is clear: in length a tenth at least and CLEAR_ERRORS standard errors of at least CLEAR_RUNS_MIN runs on both sides,
-in failures FAILED_ERRORS and FAILED_MIN at least. There are many places and many looks: with these, one kind in a hundred is
-told of a difference that is none. Work that fails everywhere says nothing about places.
+Runs are counted by kind (type, attribute, user and type, user and name) and place. Of those that ended well the distance
+between how long they ran and what had been predicted of them is summed, so that a place is not taken for slow because long
+work runs there; of those that failed, that they did. A place stands against all other places of its label key. It is told
+(`Leaning`) when the difference is clear: in length a tenth at least and CLEAR_ERRORS standard errors of at least
+CLEAR_RUNS_MIN runs on both sides, in failures FAILED_ERRORS and FAILED_MIN at least. There are many places and many looks:
+with these, one kind in a hundred is told of a difference that is none. Work that fails everywhere says nothing about places.
 
 Old runs fade: after every FADE_RUNS of a kind all its sums are halved. So a node that was avoided, and has no new runs, is
 tried again. Halves are exact, and sums are of rounded figures: what goes on and what is restored from a checkpoint are equal.

@@ -37,6 +37,7 @@ def over(
         used=used.get(name, 0),
         asked=request[name],
         never=never,
+        is_of_budget=(field, name) in spec.limits.of_budget,
     )
 
 
@@ -50,4 +51,13 @@ def exhausted(spec: NodeSpec, request: Mapping[str, int]) -> Breach | None:
 
 
 def too_many_jobs(spec: NodeSpec, field: Field, limit: int, used: int, asked: int, *, never: bool = False) -> Breach:
-    return Breach(kind=spec.kind, name=spec.name, field=field, limit=limit, used=used, asked=asked, never=never)
+    return Breach(
+        kind=spec.kind,
+        name=spec.name,
+        field=field,
+        limit=limit,
+        used=used,
+        asked=asked,
+        never=never,
+        is_of_budget=(field, "") in spec.limits.of_budget,
+    )

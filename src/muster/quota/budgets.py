@@ -1,7 +1,7 @@
 """Consumption limits and budgets: how much of each is used up, and what follows. Pure.
 
 `judge` says of one user, group or queue at one moment: which consumption limits are reached, why nothing new of it may start at
-all, which limits are in force instead of its own, what to warn of, and when to look again because use that goes on by itself
+all, which limits are in force besides its own, what to warn of, and when to look again because use that goes on by itself
 will reach something, or a new period begins.
 """
 
@@ -40,12 +40,12 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     stopped: str = ""
     """`<reason code>: <why>`; "" when new work may start."""
     limits: Limits | None = None
-    """In force instead of those in the spec, because a budget is spent."""
+    """In force besides those in the spec, because a budget is spent."""
     spent: float = 0
     percent: int = 0
     """Of the budget, rounded down; 0 without one."""
     warned: tuple[Warned, ...] = ()
-    """All thresholds that are reached, the lowest first."""
+    """All thresholds that are reached, the lowest first. That it is spent is one of them, whatever the budget names."""
     look_ms: int | None = None
     """When time alone may change the above."""
     problems: tuple[str, ...] = ()
@@ -149,9 +149,9 @@ def _warned(whose: str, budget: Budget, spent: Fraction, percent: int, first_ms:
             mark,
             first_ms,
             f"{whose} has spent {_money(spent)} of its budget of {_money(amount)} per {budget.period} ({percent} %): "
-            f"{_WHAT_FOLLOWS[budget.when_spent]}",
+            f"{(_WHAT_FOLLOWS if mark < 100 else _WHAT_HOLDS)[budget.when_spent]}",
         )
-        for mark in sorted(set(budget.warn_at_percent))
+        for mark in sorted({*budget.warn_at_percent, 100})
         if spent * 100 >= amount * mark and (spent or not amount)
     ]
 
@@ -160,6 +160,11 @@ _WHAT_FOLLOWS: Final[dict[Literal["Hold", "Limit", "Warn"], str]] = {
     "Hold": "once it is spent, nothing new starts",
     "Limit": "once it is spent, the limits in spec.budget.limits hold",
     "Warn": "nothing is held back when it is spent",
+}
+_WHAT_HOLDS: Final[dict[Literal["Hold", "Limit", "Warn"], str]] = {
+    "Hold": "nothing new starts until the next period",
+    "Limit": "the limits in spec.budget.limits hold until the next period",
+    "Warn": "nothing is held back",
 }
 
 

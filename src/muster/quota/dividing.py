@@ -47,7 +47,7 @@ def shares_of(limits: Ceilings) -> dict[Share, int]:
 
 def given_to(tree: QuotaTree, spec: NodeSpec, instead: Mapping[NodeKey, NodeSpec] | None = None) -> dict[Share, int]:
     """What the node has been given: its own limits, and where it has none, those below it together."""
-    return {**divided(tree, spec, instead), **shares_of(spec.limits)}
+    return {**divided(tree, spec, instead), **shares_of(spec.own)}
 
 
 def divided(tree: QuotaTree, spec: NodeSpec, instead: Mapping[NodeKey, NodeSpec] | None = None) -> dict[Share, int]:
@@ -81,12 +81,12 @@ def problems_of(tree: QuotaTree, spec: NodeSpec) -> list[str]:
     found = []
     instead = {spec.key: spec}
     for node in [spec, *above]:
-        shares = shares_of(node.limits)
+        shares = shares_of(node.own)
         if not shares:
             continue
         old = tree.find(*node.key)
         parts, parts_before = divided(tree, node, instead), divided(tree, old) if old is not None else {}
-        shares_before = shares_of(old.limits) if old is not None else {}
+        shares_before = shares_of(old.own) if old is not None else {}
         for share, whole in sorted(shares.items()):
             part = parts.get(share, 0)
             is_worse = part > parts_before.get(share, 0) or whole < shares_before.get(share, whole + 1) or before is None

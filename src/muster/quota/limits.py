@@ -41,6 +41,8 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
     """By resource: which consumption limit the ledger has found reached. What asks for the resource does not start."""
     budget: Mapping[str, int] = {}
     """Millionths of the currency, by period; likewise."""
+    of_budget: frozenset[tuple[Field, str]] = frozenset()
+    """Field and resource of those that hold only because a budget is spent."""
     problems: tuple[str, ...] = ()
     """What could not be read; it counts as a limit of nothing."""
 
@@ -73,6 +75,36 @@ def ceilings(
     )
 
 
+def with_spent_budget(own: Ceilings, spent: Ceilings) -> Ceilings:
+    """Both hold, the lower of two for the same: what a spent budget brings can take, and never gives."""
+    lower: set[tuple[Field, str]] = set()
+
+    def amounts(field: Field, mine: Mapping[str, int], theirs: Mapping[str, int]) -> dict[str, int]:
+        found = dict(mine)
+        for name, amount in theirs.items():
+            if name not in found or amount < found[name]:
+                found[name] = amount
+                lower.add((field, name))
+        return found
+
+    def count(field: Field, mine: int | None, theirs: int | None) -> int | None:
+        if theirs is None or (mine is not None and mine <= theirs):
+            return mine
+        lower.add((field, ""))
+        return theirs
+
+    return msgspec.structs.replace(
+        own,
+        concurrent=amounts("concurrent", own.concurrent, spent.concurrent),
+        submitted=amounts("submitted", own.submitted, spent.submitted),
+        per_job=amounts("perJob", own.per_job, spent.per_job),
+        jobs_running=count("jobsRunning", own.jobs_running, spent.jobs_running),
+        jobs_submitted=count("jobsSubmitted", own.jobs_submitted, spent.jobs_submitted),
+        of_budget=frozenset(lower),
+        problems=own.problems + spent.problems,
+    )
+
+
 class Breach(msgspec.Struct, frozen=True, kw_only=True):
     """A limit that would be broken: whose, which, and the three figures."""
 
@@ -86,9 +118,11 @@ class Breach(msgspec.Struct, frozen=True, kw_only=True):
     used: int = 0
     asked: int = 0
     never: bool = False
-    """It is broken by this work alone, whatever ends."""
+    """It is broken by this work alone, whatever ends: `used` is what waits and runs."""
     note: str = ""
     """For `stopped`: `<reason code>: <why>`. For `consumption`: which limit, and how much was used of it."""
+    is_of_budget: bool = False
+    """It holds because a budget is spent."""
 
     @property
     def node(self) -> NodeKey:
@@ -100,7 +134,8 @@ class Breach(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def path(self) -> str:
-        return f"spec.limits.{self.field}" + (f"[{self.resource}]" if self.resource else "")
+        where = "spec.budget.limits" if self.is_of_budget else "spec.limits"
+        return f"{where}.{self.field}" + (f"[{self.resource}]" if self.resource else "")
 
     @property
     def reason(self) -> Reason:
@@ -115,6 +150,11 @@ class Breach(msgspec.Struct, frozen=True, kw_only=True):
         return _WAITS[self.kind]
 
     @property
+    def ends_by_itself(self) -> bool:
+        """Whether there is room under it again as work ends; not when somebody, or a new period, has to change something."""
+        return self.field in ("concurrent", "jobsRunning") and self.asked <= self.limit
+
+    @property
     def message(self) -> str:
         if self.field == "stopped":
             code, _, why = self.note.partition(": ")
@@ -123,11 +163,13 @@ class Breach(msgspec.Struct, frozen=True, kw_only=True):
             asked = f"requested {format_amount(self.asked, self.unit)} ({self.resource})"
             return f"{self.note}; {asked if self.asked else 'all work may move bytes, so none starts'}"
         limit, used, asked = (format_amount(amount, self.unit) for amount in (self.limit, self.used, self.asked))
-        use = "waiting and running" if self.field in ("submitted", "jobsSubmitted") else "in use"
-        # What one job may have does not depend on what others use; nor does a job that is too large for an empty limit.
+        is_submitted = self.never or self.field in ("submitted", "jobsSubmitted")
+        use = "waiting and running" if is_submitted else "in use"
+        # What one job may have does not depend on what others use.
         used_text = "" if self.field == "perJob" else f", {use} {used}"
         what = self.resource or "jobs"
-        return f"{self.path} of {self.kind} {self.name}: limit {limit}{used_text}, requested {asked} ({what})"
+        spent = ", as the budget is spent" if self.is_of_budget else ""
+        return f"{self.path} of {self.kind} {self.name}: limit {limit}{spent}{used_text}, requested {asked} ({what})"
 
     @property
     def help(self) -> str:
@@ -137,7 +179,8 @@ class Breach(msgspec.Struct, frozen=True, kw_only=True):
             return (
                 f"ask for at most {format_amount(self.limit, self.unit)}, or have {self.path} of {self.kind} {self.name} raised"
             )
-        return f"wait until work of {self.kind} {self.name} ends, or have {self.path} raised"
+        until = " or the next period begins" if self.is_of_budget else ""
+        return f"wait until work of {self.kind} {self.name} ends{until}, or have {self.path} raised"
 
     def verdict(self, holders: tuple[Holder, ...] = ()) -> Verdict:
         """For work that waits."""

@@ -17,12 +17,20 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     parent: str = ""
     """The group of a User, the parent of a UserGroup or Queue; "" at the top."""
     limits: Ceilings = UNLIMITED
+    """In force now."""
+    written: Ceilings | None = None
+    """As the object says, where more is in force because a budget is spent."""
     stopped: str = ""
     """Why nothing new may start, as `<reason code>: <why>`; "" when it may."""
 
     @property
     def key(self) -> NodeKey:
         return self.kind, self.name
+
+    @property
+    def own(self) -> Ceilings:
+        """Its limits as they were written, which is what can be divided."""
+        return self.limits if self.written is None else self.written
 
     @property
     def parent_key(self) -> NodeKey | None:

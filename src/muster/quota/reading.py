@@ -13,7 +13,7 @@ from muster.objects.kinds.muster import User, UserGroup
 from muster.objects.kinds.muster_base import Budget, Limits, Standing
 from muster.objects.kinds.muster_queues import Queue
 from muster.objects.reasons import Reason
-from muster.quota.limits import Ceilings, NodeKey, NodeKind, ceilings
+from muster.quota.limits import Ceilings, NodeKey, NodeKind, ceilings, with_spent_budget
 from muster.quota.nodes import NodeSpec
 from muster.quota.units import threshold
 
@@ -52,21 +52,22 @@ def exhausted_of(found: Iterable[tuple[str, str]]) -> dict[str, str]:
     return notes
 
 
-def node_of(view: User | UserGroup | Queue, name: str, *, standing: bool = True) -> NodeSpec:
-    """The node that an object stands for. With `standing`, as the ledger has judged it: limits in force once a budget is spent,
-    and why nothing may start; without it, as it was written, which is what can be divided."""
-    judged = (view.status.standing if standing else None) or Standing()
+def node_of(view: User | UserGroup | Queue, name: str) -> NodeSpec:
+    """The node that an object stands for, as it was written and as the ledger has judged it: limits in force once a budget is
+    spent, and why nothing may start."""
+    judged = view.status.standing or Standing()
     exhausted = exhausted_of((one.resource, one.message) for one in judged.exhausted)
     if isinstance(view, Queue):
         stopped = f"{Reason.QUEUE_STOPPED.value}: spec.state of Queue {name} is Stopped" if view.spec.state == "Stopped" else ""
         limits = msgspec.structs.replace(ceilings_of(view.spec.limits), exhausted=exhausted)
         return NodeSpec(kind="Queue", name=name, parent=view.spec.parent, limits=limits, stopped=stopped)
     stopped = judged.stopped
-    limits = ceilings_of(view.spec.limits, view.spec.budget) if judged.limits is None else ceilings_of(judged.limits)
-    limits = msgspec.structs.replace(limits, exhausted=exhausted)
-    if isinstance(view, UserGroup):
-        return NodeSpec(kind="UserGroup", name=name, parent=view.spec.parent, limits=limits, stopped=stopped)
-    return NodeSpec(kind="User", name=name, parent=view.spec.group, limits=limits, stopped=stopped)
+    written = msgspec.structs.replace(ceilings_of(view.spec.limits, view.spec.budget), exhausted=exhausted)
+    is_spent = judged.limits is not None
+    limits = with_spent_budget(written, ceilings_of(judged.limits)) if judged.limits is not None else written
+    kind: NodeKind = "UserGroup" if isinstance(view, UserGroup) else "User"
+    parent = view.spec.parent if isinstance(view, UserGroup) else view.spec.group
+    return NodeSpec(kind=kind, name=name, parent=parent, limits=limits, written=written if is_spent else None, stopped=stopped)
 
 
 def key_of(kind: str, name: str) -> NodeKey | None:

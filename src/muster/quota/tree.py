@@ -317,17 +317,17 @@ class QuotaTree:
             spec = node.spec
             if spec is None:
                 continue
+            # What may run at once while a budget is spent makes work wait for the next period, and refuses none.
             found = (
                 over(spec, "perJob", spec.limits.per_job, {}, request, never=True)
-                or over(spec, "concurrent", spec.limits.concurrent, {}, request, never=True)
+                or over(spec, "concurrent", spec.own.concurrent, {}, request, never=True)
                 or over(spec, "submitted", spec.limits.submitted, {}, request, never=True)
             )
             if found is not None:
-                # Refused for its size alone; what is in use is told all the same.
-                used = {"concurrent": node.running, "submitted": node.submitted}.get(found.field, Use())
-                return msgspec.structs.replace(found, used=used.amounts.get(found.resource, 0))
-            if spec.limits.jobs_running == 0 and jobs > 0:
-                return too_many_jobs(spec, "jobsRunning", 0, node.running.jobs, jobs, never=True)
+                # Refused for its size alone; what there is of it already is told all the same.
+                return msgspec.structs.replace(found, used=node.submitted.amounts.get(found.resource, 0))
+            if spec.own.jobs_running == 0 and jobs > 0:
+                return too_many_jobs(spec, "jobsRunning", 0, node.submitted.jobs, jobs, never=True)
         olds = [self._submitted[key] for key in replaces if key in self._submitted]
         above = [{node.key for leaf in old.leaves for node in chain(self._nodes[leaf])} for old in olds]
         for node in path:
@@ -346,6 +346,10 @@ class QuotaTree:
             if limit is not None and jobs > 0 and use.jobs + jobs > limit:
                 return too_many_jobs(spec, "jobsSubmitted", limit, use.jobs, jobs, never=limit == 0)
         return None
+
+    def over_work(self, user: str, queue: str, *, group: str = "") -> list[tuple[NodeSpec, Use]]:
+        """Whose limits hold for work of this user in this queue, and what each of them uses now; for reading."""
+        return [(node.spec, node.running) for node in self._path(user, group, queue) if node.spec is not None]
 
     def over(self) -> list[Breach]:
         """Limits on what is in use at once that are broken at this moment, because they were lowered under what runs."""

@@ -41,6 +41,8 @@ from muster.objects.view import view_of
 from muster.policy.eta import Start
 from muster.policy.order import PolicyOrder
 from muster.policy.predict import Prediction
+from muster.policy.refusals import Refusal
+from muster.quota.limits import Breach
 from muster.server.explaining import object_of, read_body, require
 from muster.server.queueing import JOBS_PATH, KINDS
 from muster.server.rbac import Attributes
@@ -158,8 +160,10 @@ def about_unit(engine: Engine, order: PolicyOrder, unit: str, sizes: Sequence[in
     items = [_item(_gpus(request), start), *(_unit_item(engine, order, unit, size) for size in sizes)]
     refused = place.refused.message if place is not None and place.refused is not None else ""
     why = f"held: {work.hold}" if work.hold else refused
+    limit = refused if int(table.refusal[row]) == Refusal.LIMIT else ""
     position = {"queue": place.queue, "position": place.position, "of": place.of} if place is not None else {}
-    return {"unit": unit, "state": "waiting", "now": now, "items": items, "refused": why, **position, **_expected(order, row)}
+    told = {"refused": why, "limit": limit, **position, **_expected(order, row)}
+    return {"unit": unit, "state": "waiting", "now": now, "items": items, **told}
 
 
 def about_manifest(engine: Engine, order: PolicyOrder, found: Tried, work: Work, sizes: Sequence[int]) -> Raw:
@@ -170,21 +174,24 @@ def about_manifest(engine: Engine, order: PolicyOrder, found: Tried, work: Work,
         *(_manifest_item(engine, order, found, work, size) for size in sizes),
     ]
     expected = order.learning.predictor.predict(work, request, now) if order.learning.predictor is not None else None
-    refused, run = _turned_away(order, work, request), _told(expected)
-    return {"unit": "", "state": "asked", "now": now, "items": items, "notes": list(found.notes), "refused": refused, **run}
+    breach, run = _turned_away(order, work, request), _told(expected)
+    refused = "" if breach is None else breach.message
+    told = {"notes": list(found.notes), "refused": refused, "limit": refused, **run}
+    return {"unit": "", "state": "asked", "now": now, "items": items, **told}
 
 
-def _turned_away(order: PolicyOrder, work: Work, request: Mapping[str, int]) -> str:
-    """The limit that starting it now would break: when that ends is not for the scheduler to know. "" when there is none."""
+def _turned_away(order: PolicyOrder, work: Work, request: Mapping[str, int]) -> Breach | None:
+    """The limit that starting it now would break."""
     queue = work.queue or order.book.tree.default
     amounts = {name: amount for name, amount in request.items() if amount}
-    breach = order.book.limits.quota.check_start(work.user, queue, amounts, group=work.group)
-    return "" if breach is None else breach.verdict().message
+    return order.book.limits.quota.check_start(work.user, queue, amounts, group=work.group)
 
 
 def _asked_item(order: PolicyOrder, work: Work, request: Mapping[str, int], now: float) -> Raw:
-    refused = _turned_away(order, work, request)
-    return _item(_gpus(request), None if refused else order.forecaster.asked(work, request, now))
+    breach = _turned_away(order, work, request)
+    if breach is not None and not breach.ends_by_itself:
+        return {**_item(_gpus(request), None), "refused": breach.message}
+    return _item(_gpus(request), order.forecaster.asked(work, request, now))
 
 
 def _unit_item(engine: Engine, order: PolicyOrder, unit: str, size: int) -> Raw:

@@ -153,9 +153,9 @@ class SubmissionLimits(Hook):
         parent = "" if isinstance(view, User) else view.spec.parent
         if parent and parent not in (people.queues if kind == "Queue" else people.groups):
             request.warn(f"spec.parent: there is no {kind} {parent!r} yet; until there is, it stands by itself")
-        node = node_of(view, request.name, standing=False)
-        if node.limits.problems:
-            raise refused(request, "; ".join(f"spec.{problem}" for problem in node.limits.problems))
+        node = node_of(view, request.name)
+        if node.own.problems:
+            raise refused(request, "; ".join(f"spec.{problem}" for problem in node.own.problems))
         people.expire()
         problems = problems_of(people.tree, node)
         if problems:

@@ -44,6 +44,7 @@ _PRIORITIES = "priorityclasses.scheduling.k8s.io"
 _SECRETS = "secrets"
 _PODS = "pods"
 _NODES = "nodes"
+_TASKS = "kusciatasks.kuscia.secretflow"
 _DOMAINS = "domains.kuscia.secretflow"
 _CAPACITIES = {_NODES: "Node", _DOMAINS: "Domain", "appimages.kuscia.secretflow": "AppImage"}
 _PEOPLE = {f"{kind.lower()}s.{group}": (group, kind) for group, kind in PEOPLE if kind != "Pod"}
@@ -92,6 +93,8 @@ class Memory:
                 self._take(resource.qualified, record, deleted=False)
         for record in self._store.list_records(self._store.catalog.by_kind("", "Pod")).records:
             self._take_pod(record, deleted=False)
+        for record in self._store.list_records(self._store.catalog.by_kind("kuscia.secretflow", "KusciaTask")).records:
+            self._take_task(record, deleted=False)
         secrets = self._store.catalog.by_kind("", "Secret")
         for record in self._store.list_records(secrets, TOKEN_NAMESPACE).records:
             self._take(_SECRETS, record, deleted=False)
@@ -107,6 +110,9 @@ class Memory:
             return
         if id_ in _PEOPLE:
             self.people.apply(_PEOPLE[id_][1], record.raw(), deleted=deleted)
+            return
+        if id_ == _TASKS:
+            self._take_task(record, deleted=deleted)
             return
         kind = _RBAC_KINDS.get(id_)
         if kind is not None:
@@ -130,9 +136,13 @@ class Memory:
         if any(owner.is_controller and is_kind_of_job(owner.api_version) for owner in record.owners):
             user = record.labels.get(Muster.USER, "")
             if user:
-                self.people.own_pod(record.namespace, record.name, "" if deleted else user)
+                self.people.own_made("Pod", record.namespace, record.name, "" if deleted else user)
         elif _SAYS_WHOSE in record.value:
             self.people.apply("Pod", record.raw(), deleted=deleted)
+
+    def _take_task(self, record: Record, *, deleted: bool) -> None:
+        user = "" if deleted else record.labels.get(Muster.USER, "")
+        self.people.own_made("KusciaTask", record.namespace, record.name, user)
 
     def _take_secret(self, name: str, raw: Raw | None) -> None:
         found = identity_of_secret(raw) if raw is not None else None

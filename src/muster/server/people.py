@@ -94,7 +94,7 @@ class People:
                 return  # another server let it in; what was known before holds
             before = books[kind].get(name)
             books[kind][name] = view
-            self.tree.put(node_of(view, name, standing=False))
+            self.tree.put(node_of(view, name))
             if before is not None and before.spec == view.spec:
                 return  # its status, which says nothing about who is who: most changes are
         if kind != "Queue":
@@ -116,9 +116,9 @@ class People:
         if deleted:
             self._works.forget(key)
 
-    def own_pod(self, namespace: str, name: str, user: str) -> None:
-        """A pod that a controller made is whose its label says; "" when it is gone or nobody's."""
-        self._own(("Pod", namespace, name), user)
+    def own_made(self, kind: str, namespace: str, name: str, user: str) -> None:
+        """A pod or KusciaTask that a controller made is whose its label says; "" when it is gone or nobody's."""
+        self._own((kind, namespace, name), user)
 
     def _own(self, what: tuple[str, str, str], owner: str) -> None:
         if owner:

@@ -36,6 +36,7 @@ from muster.server.authorization import Authorizer
 from muster.server.backups import Backups
 from muster.server.bandwidth_admission import BandwidthFits
 from muster.server.bootstrap import Keeper, bootstrap, ensure_admin_token
+from muster.server.change_notes import ChangeNotes
 from muster.server.config import ServerConfig, check
 from muster.server.flow import Flow
 from muster.server.handlers import ResourceHandlers
@@ -170,6 +171,7 @@ class Server:
             NodeRestriction(self.memory.nodes, self.pod_range),
             NodeDeletion(self.memory.nodes),
             BandwidthFits(self.memory.capacities),
+            ChangeNotes(),
             QueueActs(by_rbac(authorizer), config.clock),
             FillsInUser(self.memory.people),
             *self.extra_hooks,

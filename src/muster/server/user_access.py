@@ -4,9 +4,10 @@
 |---|---|---|
 | jobs, kusciajobs | one's own | get, patch, update, delete; list, watch, deletecollection with `-l muster.dev/user=NAME` |
 | pods, pods/log | of one's own work | get, delete (pods); list, watch with that selector |
+| kusciatasks | of one's own work | get; list, watch with that selector |
 | users | oneself | get |
 | usergroups | one's own, and those above | get |
-| queues | all | get, list, watch |
+| queues, schedulingpolicies, nodepools | all | get, list, watch |
 | all of the above | of users below a group that one administers | the same |
 | users, usergroups | below a group that one administers | get, patch, update (which fields: `limits_admission`) |
 
@@ -29,7 +30,14 @@ from muster.server.people import People
 from muster.server.rbac import Attributes
 
 _ALLOWED: Final = Decision(True, "it is the user's own, or of a user whose group it administers")
-_WORK: Final = {("muster.dev", "jobs"): "Job", ("kuscia.secretflow", "kusciajobs"): "KusciaJob", ("", "pods"): "Pod"}
+_WORK: Final = {
+    ("muster.dev", "jobs"): "Job",
+    ("kuscia.secretflow", "kusciajobs"): "KusciaJob",
+    ("kuscia.secretflow", "kusciatasks"): "KusciaTask",
+    ("", "pods"): "Pod",
+}
+_SHARED: Final = frozenset({"queues", "schedulingpolicies", "nodepools"})
+"""By what work is ordered, and what there is for it: everybody who submits may look before."""
 _READ: Final = frozenset({"get", "list", "watch"})
 _MANY: Final = frozenset({"list", "watch", "deletecollection"})
 _ONE: Final = frozenset({"get", "patch", "update", "delete", "list", "watch"})
@@ -55,7 +63,7 @@ class UserAccess:
             return self._may_work(me, _WORK[what], asked)
         if asked.group != "muster.dev" or asked.subresource:
             return False
-        if asked.resource == "queues":
+        if asked.resource in _SHARED:
             return asked.verb in _READ
         if asked.resource in ("users", "usergroups") and asked.name:
             return self._may_account(me, asked)
@@ -69,8 +77,9 @@ class UserAccess:
                 return False
             if kind == "Pod":
                 return (asked.subresource == "log" and asked.verb == "get") or (not asked.subresource and asked.verb in _POD)
-            return not asked.subresource and asked.verb in _ONE
-        if asked.subresource or asked.verb not in _MANY or (kind == "Pod" and asked.verb == "deletecollection"):
+            return not asked.subresource and asked.verb in (_READ if kind == "KusciaTask" else _ONE)
+        is_made = kind in ("Pod", "KusciaTask")
+        if asked.subresource or asked.verb not in _MANY or (is_made and asked.verb == "deletecollection"):
             return False
         whose = users_selected(asked.label_selector)
         return bool(whose) and all(people.acts_for(me, user) for user in whose)

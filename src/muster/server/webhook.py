@@ -46,6 +46,7 @@ from muster.objects.structural import Structural
 from muster.objects.time import Clock, format_micro_time, wall_clock
 from muster.objects.validation import validate_object
 from muster.server.admission_review import API_VERSION, Question
+from muster.server.audit import NOTES
 from muster.server.decoding import decode_json
 from muster.server.logs import logger
 from muster.store.embedded.admission import Actor, Admission, AdmissionOperation, AdmissionRequest, Admissions
@@ -135,6 +136,8 @@ class Webhook:
         if resource is None or not (resource.is_custom or (resource.group, resource.kind) in NATIVE):
             warnings.append(f"{review.resource.resource}.{review.resource.group} is not a kind of Muster: not checked")
         elif not review.sub_resource and review.operation in _VERBS and (resource.is_custom or self._is_judged(review)):
+            notes: dict[str, str] = {}
+            noting = NOTES.set(notes)
             try:
                 async with asyncio.timeout(TIMEOUT_S):
                     await self._judge(path, review, resource, response, warnings)
@@ -142,7 +145,9 @@ class Webhook:
                 result, response = "refused", _refusal(review, Timeout(f"not checked within {TIMEOUT_S:g} s; try again"))
             except ApiError as error:
                 result, response = "refused", _refusal(review, error)
-            self._tell(path, review, response)
+            finally:
+                NOTES.reset(noting)
+            self._tell(path, review, response, notes)
         if warnings:
             response["warnings"] = [text[:WARNING_CHARS_MAX] for text in dict.fromkeys(warnings)][:WARNINGS_MAX]
         REVIEWS.labels(path, review.operation, resource.qualified if resource else "", result).inc()
@@ -152,7 +157,7 @@ class Webhook:
         """Of a pod: whether it is Muster's business, or was."""
         return any(_says_something(raw) or self._is_ours(raw) for raw in (review.object, review.old_object) if raw is not None)
 
-    def _tell(self, path: str, review: Question, response: Raw) -> None:
+    def _tell(self, path: str, review: Question, response: Raw, notes: dict[str, str]) -> None:
         """Once for a request: when it is validated, which comes last, or when it is refused before that."""
         if self._listener is None or review.dry_run or (path != "/validate" and response["allowed"]):
             return
@@ -177,6 +182,7 @@ class Webhook:
                 },
                 "code": status.get("code", 0),
                 "reason": status.get("reason", ""),
+                "notes": notes,
             }
         )
 

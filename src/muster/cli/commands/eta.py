@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
@@ -73,15 +74,27 @@ async def _by_name(s: Session, asked: _Asked, asking: Asking | None) -> list[tup
         return [(subject, {"state": "ended" if phase in ENDED else "idle", "phase": phase, "items": []})]
     found = []
     for kind, namespace, word in works:
-        if asking is not None:
-            key = f"{kind}/{namespace}/{word}"
-            told = await asking.when({"questionObjectKey": key}, namespace, asked.gpus)
-            found.append((f"{kind} {namespace}/{word}", told))
-            continue
-        path = f"/muster/v1/jobs/{quote(namespace, safe='')}/{quote(word, safe='')}/eta"
-        params = [("kind", kind), *(("gpus", str(one)) for one in asked.gpus)]
-        found.append((f"{kind} {namespace}/{word}", await ask(s.client, path, params)))
+
+        async def when(gpus: Sequence[int], kind: str = kind, namespace: str = namespace, word: str = word) -> Raw:
+            if asking is not None:
+                return await asking.when({"questionObjectKey": f"{kind}/{namespace}/{word}"}, namespace, gpus)
+            path = f"/muster/v1/jobs/{quote(namespace, safe='')}/{quote(word, safe='')}/eta"
+            return await ask(s.client, path, [("kind", kind), *(("gpus", str(one)) for one in gpus)])
+
+        found.append((f"{kind} {namespace}/{word}", await _or_smaller(asked, when)))
     return found
+
+
+async def _or_smaller(asked: _Asked, when: Callable[[Sequence[int]], Awaitable[Raw]]) -> Raw:
+    """The answer; for people who name no size, with half of the GPUs beside it where that would start sooner."""
+    from muster.cli.eta_view import half_of, is_sooner
+
+    answer = await when(asked.gpus)
+    half = 0 if asked.gpus or asked.output else half_of(answer)
+    if not half:
+        return answer
+    again = await when([half])
+    return again if is_sooner(again) else answer
 
 
 async def _by_file(s: Session, asked: _Asked, failures: Failures, asking: Asking | None) -> list[tuple[str, Raw]]:
@@ -98,13 +111,19 @@ async def _by_file(s: Session, asked: _Asked, failures: Failures, asking: Asking
     async def one(document: Document) -> None:
         if asking is not None:
             namespace = str((document.object.get("metadata") or {}).get("namespace") or s.namespace)
-            told = await asking.when({"questionObjectTemplate": document.object}, namespace, asked.gpus)
-            found.append((document.where, told))
+            template = {"questionObjectTemplate": document.object}
+            found.append((document.where, await _or_smaller(asked, lambda gpus: asking.when(template, namespace, gpus))))
             return
         manifest = await _as_sent(s, document.object)
-        body: Raw = {"manifest": manifest, "namespace": s.namespace, "gpus": list(asked.gpus)}
-        answer: Raw = msgspec.json.decode((await s.client.request("POST", PATH, body=body)).body)
-        found.append((document.where, {**answer, "never": await _never(s, document)}))
+
+        async def when(gpus: Sequence[int]) -> Raw:
+            body: Raw = {"manifest": manifest, "namespace": s.namespace, "gpus": list(gpus)}
+            answer: Raw = msgspec.json.decode((await s.client.request("POST", PATH, body=body)).body)
+            return answer
+
+        never = await _never(s, document)
+        answer = await when(asked.gpus) if never else await _or_smaller(asked, when)
+        found.append((document.where, {**answer, "never": never}))
 
     await each(manifests.documents, one, failures, lambda document: document.where)
     return found
@@ -161,8 +180,8 @@ def eta(
 ) -> None:
     """Say when a job will start: an interval, how sure it is, and what that rests on.
 
-    With --gpus: when it would start with another number of GPUs. With -f: when work that is not there would start if it were
-    sent now.
+    With --gpus: when it would start with another number of GPUs; without, half of them where that is sooner. With -f: when work
+    that is not there would start if it were sent now.
     """
     from muster.cli.session import run
 

@@ -13,23 +13,28 @@ from muster.cli.options import Target, machine_output, target_options
 if TYPE_CHECKING:
     from muster.cli.pool_view import By
     from muster.engine.state import State as EngineState
+    from muster.objects.status import Raw
 
 WORDS = ("user", "job", "queue", "node", "pod")
 
 
-async def _now(target: Target, state: State) -> EngineState:
-    """The cluster as it is, from objects alone: so on any server."""
+async def _now(target: Target, state: State) -> EngineState | list[Raw]:
+    """The cluster as it is, from objects alone: so on any server. Who may see pools and no nodes gets the pools."""
     from muster.cli.bandwidth_use import BandwidthUse, Objects
     from muster.cli.commands.top import _all
     from muster.cli.session import session, warn
+    from muster.objects.status import Forbidden
 
     async with session(target, state) as s:
-        objects = Objects(
-            nodes=await _all(s, "", "Node"),
-            pods=await _all(s, "", "Pod"),
-            pools=await _all(s, "muster.dev", "NodePool", is_optional=True),
-            metrics=await _all(s, "slo.koordinator.sh", "NodeMetric", is_optional=True),
-        )
+        pools = await _all(s, "muster.dev", "NodePool", is_optional=True)
+        try:
+            nodes, pods = await _all(s, "", "Node"), await _all(s, "", "Pod")
+        except Forbidden:
+            if not pools:
+                raise
+            return pools
+        metrics = await _all(s, "slo.koordinator.sh", "NodeMetric", is_optional=True)
+    objects = Objects(nodes=nodes, pods=pods, pools=pools, metrics=metrics)
     use = BandwidthUse(objects)
     for problem in use.problems:
         warn(problem)
@@ -89,6 +94,24 @@ def _show(found: EngineState, name: str, by: By, output: str | None) -> None:
     emit("\n\n".join(parts))
 
 
+def _show_written(pools: list[Raw], name: str, output: str | None) -> None:
+    """What the pools say themselves."""
+    import msgspec
+
+    from muster.cli import pool_view as view
+    from muster.cli.output import emit, render_value, simple_table
+
+    rows = [row for row in view.written_rows(pools) if name in ("", row.pool)]
+    if not rows:
+        known = ", ".join(row.pool for row in view.written_rows(pools))
+        raise CliError(f"NodePool {name}: there is no pool of that name; there is: {known}", ExitCode.NOT_FOUND)
+    if output:
+        emit(render_value({"items": msgspec.to_builtins(rows)}, output))
+        return
+    emit(simple_table(*view.pools_table(rows)))
+    click.echo("shown is what pools say themselves: nodes, and who uses what on them, are not yours to list", err=True)
+
+
 @command("pool", "Show pools of nodes, what they have, and who uses it.")
 @click.argument("name", metavar="[POOL]", default="")
 @click.option(
@@ -113,4 +136,7 @@ def pool(ctx: click.Context, *, target: Target, name: str, by: By, at: str, hist
     if history and not at:
         raise UsageError("--history is where the past is read: give --at TIME as well")
     found = _then(history, at) if at else run(_now(target, state_of(ctx)))
-    _show(found, name, by, output)
+    if isinstance(found, list):
+        _show_written(found, name, output)
+    else:
+        _show(found, name, by, output)

@@ -105,6 +105,7 @@ def _deadline(text: str) -> str:
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="Environment variable. May be given several times.")
 @click.option("--workdir", default="", metavar="DIR", help="Directory in which the command runs.")
 @click.option("--node-selector", multiple=True, metavar="LABEL=VALUE", help="Only nodes that have this label.")
+@click.option("--pool", "pools", multiple=True, metavar="NAME", help="Only nodes of this NodePool. May be given several times.")
 @click.option("--queue", default="", help="Queue to wait in.  [default: the default queue]")
 @click.option("--priority", type=click.IntRange(-1_000_000, 1_000_000), default=0, show_default=True, help="Larger is sooner.")
 @click.option("--user", default="", help="Whose work it is.  [default: who submits it]")

@@ -180,7 +180,7 @@ def usage(
     if csv_path:
         _write(csv_path, csv_text(books, period, now_ms, (what, name)))
         return
-    found = by_day(books, what, name, period, now_ms) if name else report(books, what, period, now_ms)
+    found = by_day(books, what, name, period, now_ms) if name else report(books, what, period, now_ms, is_live=not history)
     if output:
         emit(render_value(msgspec.to_builtins(found), output))
     elif found.lines:

@@ -93,7 +93,7 @@ async def _by_object(s: Session, kind: str, namespace: str, name: str, job: Raw 
 def _lines(job: Raw, found: list[Raw], now: float) -> Iterator[str]:
     from muster.cli.explaining import answer_text, explanation_text
     from muster.cli.output import cell_text
-    from muster.cli.queue_view import act_lines, deadline_lines, place_lines
+    from muster.cli.queue_view import act_lines, deadline_lines, place_lines, running_lines
     from muster.objects.meta import name_of, namespace_of
 
     status = job.get("status") or {}
@@ -105,6 +105,8 @@ def _lines(job: Raw, found: list[Raw], now: float) -> Iterator[str]:
         if job["kind"] != "Job":
             yield f" {cell_text(one['subject'])}: {cell_text(one.get('state') or 'not with the scheduler')}"
         yield from place_lines(one, now)
+        if job["kind"] == "Job" and status.get("phase") in ("Starting", "Running"):
+            yield from running_lines(job, one.get("place") or {}, now)
         if _is_waiting(job):
             yield from deadline_lines(job, one.get("place") or {}, now)
             if one.get("placeProblem") and not one.get("place"):

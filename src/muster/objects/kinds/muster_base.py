@@ -57,7 +57,7 @@ class Budget(View, kw_only=True):
     period: Period = "Month"
     warn_at_percent: Annotated[list[Percent], "Shares of the budget at which to warn."] = field(default_factory=list)
     when_spent: Annotated[Literal["Hold", "Limit", "Warn"], "Start nothing new, keep to `limits`, or only warn."] = "Hold"
-    limits: Annotated[Limits | None, "In force once the budget is spent, with `whenSpent: Limit`."] = None
+    limits: Annotated[Limits | None, "In force besides `spec.limits` once the budget is spent, with `whenSpent: Limit`."] = None
 
 
 class Price(View, kw_only=True):
@@ -110,7 +110,7 @@ class Standing(View):
     )
     exhausted: Annotated[list[Exhausted], "Consumption limits that are reached."] = field(default_factory=list)
     stopped: Annotated[str, "Why nothing new may start: a budget is spent."] = ""
-    limits: Annotated[Limits | None, "In force instead of those in the spec, because a budget is spent."] = None
+    limits: Annotated[Limits | None, "In force besides those in the spec, because a budget is spent."] = None
     warned_percent: Annotated[int, "The largest share of the budget of which a warning was given in this period."] = 0
     warned_since: Annotated[Timestamp, "When that period began."] = ""
 
