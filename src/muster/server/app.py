@@ -117,7 +117,7 @@ class App:
             body = b""
             if info.is_write and not exchange.is_joining:  # joining has bounds of its own, which are narrower
                 body = await self._bodies.read(receive, exchange.headers, actor.user, held)
-            ticket = exchange.ticket = await self._flow.start(exchange.whose, is_write=info.is_write)
+            ticket = exchange.ticket = await self._flow.start(exchange.whose, is_write=info.is_write, body_bytes=len(body))
             try:
                 if info.is_resource:
                     await self._handle(exchange, scope, receive, send, body=body)
