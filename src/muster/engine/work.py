@@ -165,7 +165,10 @@ def _said_beside(work: Work, meta: Meta) -> dict[str, object]:
     }
     if not work.preemptible and meta.labels.get(Muster.PREEMPTIBLE) == "true":
         more["preemptible"] = True
-    if work.estimate_s is None and (estimate := estimated_seconds(meta.annotations.get(Muster.ESTIMATE_SECONDS, ""))) is not None:
+    if (
+        work.estimate_s is None
+        and (estimate := estimated_seconds(meta.annotations.get(Muster.ESTIMATE_SECONDS, ""))) is not None
+    ):
         more["estimate_s"] = estimate
     return more
 

@@ -39,7 +39,7 @@ from muster.server.logs import logger
 from muster.server.metrics import Metrics
 from muster.server.one_request import Exchange
 from muster.server.paths import request_info
-from muster.server.priority import PIECE_COST, READ_COST, whose
+from muster.server.priority import PIECE_COST, READ_COST, RULES_PER_COST, TURN_COST_MAX, whose
 from muster.store.embedded.admission import Actor
 
 log = logger(__name__)
@@ -107,6 +107,9 @@ class App:
         info = exchange.info
         exchange.whose = whose(actor, info, exchange.address)
         if info.path not in OPEN_PATHS and not exchange.is_joining:
+            cost = self._authorizer.rules_len(actor.user, actor.groups, info.namespace) / RULES_PER_COST
+            if cost > TURN_COST_MAX:
+                await self._flow.begin(exchange.whose, cost)
             self._authorize(exchange, actor)
         if info.verb == "watch" or info.subresource == "log":
             with self._flow.watch(actor.user):
