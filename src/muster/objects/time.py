@@ -6,7 +6,8 @@ clock of the project, named only where a process starts. Everything else here is
 What is set so far ahead that its time has no text (users may say "after 2**63 seconds") gets the last one there is: it never
 comes either way.
 
-Invariants, within the years 1 to 9999: `parse_time(format_time(t)) == floor(t)`; `parse_time(format_micro_time(t))` is within half a microsecond of `t`.
+Invariants, within the years 1 to 9999: `parse_time(format_time(t)) == floor(t)`; `parse_time(format_micro_time(t))` is within
+half a microsecond of `t`.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ Work (a Job, a KusciaJob, a pod that somebody made with a queue or user) is refu
 - its queue does not exist, takes nothing new, or does not take work like this;
 - it alone is larger than a limit of its user, of a group above, or of its queue;
 - with it, more would wait and run than may be submitted;
-- it is a pod that names its node, and so would run past the scheduler, which keeps what may run at once; unless whoever makes it
-  may bind pods.
+- it is a pod that names its node, and so would run past the scheduler, which keeps what may run at once; unless whoever makes
+  it may bind pods.
 
 What runs is not limited here: more than may run at once is accepted, and waits. A User, UserGroup or Queue is refused when it
 would stand above itself, or when those below a limit would be given more than the limit in all; an administrator of a group may

@@ -132,7 +132,7 @@ def test_the_entries_of_many_short_lived_clients_are_joined() -> None:
 
 
 def _entry(manager: str, time: str, field: str) -> Raw:
-    fields = {"f:spec": {"f:map": {f"f:{field}": {}}}}
+    fields: Raw = {"f:spec": {"f:map": {f"f:{field}": {}}}}
     known = {"operation": "Update", "apiVersion": "example.com/v1", "fieldsType": "FieldsV1"}
     return {"manager": manager, "time": time, "fieldsV1": fields, **known}
 
