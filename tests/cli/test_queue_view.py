@@ -289,3 +289,12 @@ def test_a_line_that_was_read_from_jobs_says_what_it_leaves_out() -> None:
     assert lines[-1].startswith("and 2 more; shown are Jobs that say their place")
     del answer["isWritten"], answer["namespace"]
     assert line_text(answer, NOW).splitlines()[-1] == "and 2 more; --first shows more of them"
+
+
+def test_what_somebody_wrote_does_not_reach_the_terminal() -> None:
+    evil = "\x1b[2J\x07\u202ex"
+    place = {"position": 2, "of": 2, "hold": evil, "pin": evil, "refused": {"reason": evil}, "factors": [{"name": "a"}]}
+    told = "\n".join(place_lines({"place": place, "ahead": {**place, "position": 1}}, 0.0))
+    told += line_text({"queue": "q", "waiting": 1, "places": [place]}, 0.0)
+    assert "held: [2Jx; pinned at [2Jx" in told
+    assert not any(sign in told for sign in "\x1b\x07\u202e")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 import pytest
@@ -157,6 +158,43 @@ def test_queries_round_trip_through_text(parts: list[Requirement], labels: Mappi
     assert not query.matches(labels) or query.exact().items() <= labels.items()
 
 
+@given(st.lists(requirements, min_size=9, max_size=24), label_maps)
+def test_many_conditions_mean_the_same_as_one_by_one(parts: list[Requirement], labels: Mapping[str, str]) -> None:
+    assert label_query(parts).matches(labels) == all(part.matches(labels) for part in parts)
+
+
+class _Counting(dict[str, str]):
+    """Labels that count how often they are looked at."""
+
+    def __init__(self, **labels: str) -> None:
+        super().__init__(labels)
+        self.looks = 0
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.looks += 1
+        return super().get(key, default)
+
+    def __getitem__(self, key: str) -> str:
+        self.looks += 1
+        return super().__getitem__(key)
+
+
+@pytest.mark.parametrize(
+    ("text", "matches"),
+    [
+        pytest.param(",".join(f"!k{n}" for n in range(5000)), True, id="labels that must not be there"),
+        pytest.param(",".join(f"k{n}" for n in range(5000)), False, id="labels that must be there"),
+        pytest.param(",".join(f"a!=x{n}" for n in range(5000)), True, id="values of one label"),
+        pytest.param(",".join(f"a>{n}" for n in range(5000)), False, id="bounds of one label"),
+        pytest.param(",".join(f"a<{n + 8}" for n in range(5000)), True, id="upper bounds of one label"),
+    ],
+)
+def test_an_object_is_not_asked_every_condition(text: str, matches: bool) -> None:
+    labels = _Counting(a="7", b="x")
+    assert parse_label_selector(text).matches(labels) is matches
+    assert labels.looks <= 2
+
+
 @given(st.text(alphabet="ab in(),!=<>/.-1\t", max_size=20) | st.text(max_size=10))
 def test_any_text_parses_or_is_a_value_error(text: str) -> None:
     with contextlib.suppress(ValueError):
@@ -191,6 +229,28 @@ def test_field_selectors(text: str, matches: bool) -> None:
 def test_bad_field_selectors_name_the_position(text: str, position: int) -> None:
     with pytest.raises(ValueError, match=f"position {position}:"):
         parse_field_selector(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "matches"),
+    [
+        pytest.param("metadata.name!=a,", True, id="not that"),
+        pytest.param("metadata.name!=web,", False, id="but that"),
+        pytest.param("metadata.name=web,", True, id="the same again"),
+        pytest.param("metadata.name=web,metadata.name=a,", False, id="two at once"),
+        pytest.param("metadata.name=web,metadata.name!=a,status.phase=Running,", True, id="several fields"),
+        pytest.param("metadata.name=web,metadata.name!=web,", False, id="contradiction"),
+    ],
+)
+def test_many_terms_ask_each_field_once(text: str, matches: bool) -> None:
+    asked: list[str] = []
+
+    def field(name: str) -> str:
+        asked.append(name)
+        return FIELDS.get(name, "")
+
+    assert parse_field_selector(text * 500).matches(field) is matches
+    assert len(asked) == len(set(asked))
 
 
 def test_field_queries_tell_what_they_need() -> None:

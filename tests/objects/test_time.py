@@ -58,12 +58,19 @@ def test_format() -> None:
     assert format_time(YEAR_1_S) == "0001-01-01T00:00:00Z"
 
 
-@pytest.mark.parametrize("instant", [math.nan, math.inf, -math.inf, 1e18, -1e18, YEAR_9999_S + 1.0, YEAR_1_S - 1.0])
+@pytest.mark.parametrize("instant", [math.nan, math.inf, -math.inf])
 def test_what_has_no_date_is_a_value_error(instant: float) -> None:
-    with pytest.raises(ValueError, match=r"moment|outside"):
+    with pytest.raises(ValueError, match="moment"):
         format_time(instant)
-    with pytest.raises(ValueError, match=r"moment|outside"):
+    with pytest.raises(ValueError, match="moment"):
         format_micro_time(instant)
+
+
+@pytest.mark.parametrize("instant", [YEAR_9999_S + 1.0, 1e18, 2.0**63, 1e300])
+def test_what_never_comes_is_the_last_moment(instant: float) -> None:
+    assert format_time(instant) == "9999-12-31T23:59:59Z"
+    assert format_micro_time(instant).startswith("9999-12-31T23:59:59.")
+    assert format_time(-instant) == "0001-01-01T00:00:00Z"
 
 
 def test_the_wall_clock_tells_a_time_that_can_be_written() -> None:

@@ -32,8 +32,8 @@ def _value(metrics: Metrics, name: str, **labels: str) -> float:
     return metrics.registry.get_sample_value(name, labels) or 0.0
 
 
-async def _request(flow: Flow, who: Whose, done: list[str], *, is_write: bool = False) -> None:
-    ticket = await flow.start(who, is_write=is_write)
+async def _request(flow: Flow, who: Whose, done: list[str], *, is_write: bool = False, body_bytes: int = 0) -> None:
+    ticket = await flow.start(who, is_write=is_write, body_bytes=body_bytes)
     try:
         done.append(who.flow)
     finally:
@@ -52,6 +52,18 @@ async def test_a_flood_is_let_on_a_few_at_a_time_and_others_come_in_between() ->
     assert done.index("ben") - before <= 2 * TURN_COST_MAX
     await asyncio.gather(*flood)
     assert done.count("ann") == 300
+    assert (flow.in_flight, flow.waiting) == (0, 0)
+
+
+async def test_large_bodies_count_for_what_they_take() -> None:
+    """Who sends a megabyte at a time has one turn where another has a hundred."""
+    flow, _ = _flow()
+    done: list[str] = []
+    large = [asyncio.create_task(_request(flow, ANN, done, is_write=True, body_bytes=1 << 20)) for _ in range(50)]
+    small = [asyncio.create_task(_request(flow, BEN, done, is_write=True, body_bytes=500)) for _ in range(300)]
+    await asyncio.gather(*small)
+    assert done.count("ann") <= 5
+    await asyncio.gather(*large)
     assert (flow.in_flight, flow.waiting) == (0, 0)
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.controllers.work_sizes import Work
+from muster.controllers.work_sizes import Work, submitted_work
 from muster.objects.kinds.muster_queues import QueueAdmission
 from muster.objects.selectors import LabelSelector
 from muster.objects.status import ApiError, Raw
@@ -175,6 +175,23 @@ def test_what_a_queue_takes(server: RunningServer, spec: Raw, body: Raw, said: s
     server.request("DELETE", f"{MUSTER}/queues/q")
 
 
+def test_an_estimate_is_judged_when_it_changes(server: RunningServer) -> None:
+    server.create(f"{MUSTER}/queues", named("Queue", "short", admission={"requireEstimate": True, "runSecondsMax": 60}))
+    assert submit(server, ANN, job("j", queue="short", estimate={"runSeconds": 30})).code == 201
+    for estimate, code in (({"runSeconds": 60}, 200), ({"runSeconds": 61}, 403), (None, 403)):
+        reply = as_user(server, ANN, "PATCH", f"{JOBS}/j", {"spec": {"estimate": estimate}}, **MERGE)
+        assert reply.code == code, reply.body
+    assert as_user(server, ANN, "PATCH", f"{JOBS}/j", {"spec": {"state": "Stopped"}}, **MERGE).code == 200
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-5", "0", "soon", "1e999"])
+def test_what_is_no_length_of_time_is_no_estimate(text: str) -> None:
+    raw = {"metadata": {"name": "j", "annotations": {"muster.dev/estimate-seconds": text}}, "spec": {"tasks": []}}
+    work = submitted_work("KusciaJob", raw)
+    assert work is not None
+    assert "requireEstimate" in not_taken(QueueAdmission(require_estimate=True, run_seconds_max=60), work, [])
+
+
 @pytest.mark.parametrize(
     ("rules", "more", "why"),
     [
@@ -265,6 +282,37 @@ def test_pods_that_say_what_is_not_theirs_to_say(editors: RunningServer, login: 
     reply = as_user(editors, login, "POST", PODS, pod)
     assert reply.code == 403, reply.body
     assert said in reply.message
+
+
+def test_a_pod_does_not_run_past_the_scheduler(editors: RunningServer) -> None:
+    placed = bare("p", {})
+    placed["spec"]["nodeName"] = "n1"
+    reply = as_user(editors, ANN, "POST", PODS, placed)
+    assert (reply.code, "spec.nodeName: 'ann@example.org' may not choose the node" in reply.message) == (403, True)
+    assert as_user(editors, "stranger", "POST", PODS, placed).code == 201, "work of nobody has no limits to keep"
+    placed["metadata"] = {"name": "q", "labels": {"muster.dev/queue": "open"}}
+    assert as_user(editors, "stranger", "POST", PODS, placed).code == 403
+    assert editors.request("POST", PODS, placed).code == 201, "who may bind pods may do this"
+
+
+def test_an_owner_does_not_become_a_job(editors: RunningServer) -> None:
+    uid = editors.create("/api/v1/namespaces/default/configmaps", {"metadata": {"name": "x"}})["metadata"]["uid"]
+    owner = {"name": "x", "uid": uid, "controller": True}
+    made = bare("p", {}, ownerReferences=[{"apiVersion": "v1", "kind": "ConfigMap", **owner}])
+    assert as_user(editors, ANN, "POST", PODS, made).code == 201
+    named_job = {"metadata": {"ownerReferences": [{"apiVersion": "muster.dev/v1alpha1", "kind": "Job", **owner}]}}
+    turned = as_user(editors, ANN, "PATCH", f"{PODS}/p", named_job, **MERGE)
+    assert "may not name Job x as its controller" in turned.message
+    assert editors.request("DELETE", "/api/v1/namespaces/default/configmaps/x").code == 200
+
+
+def test_a_task_without_a_job_is_whose_who_makes_it(editors: RunningServer) -> None:
+    where = "/apis/kuscia.secretflow/v1alpha1/namespaces/default/kusciatasks"
+    parties = [{"domainID": "alice", "appImageRef": "i"}]
+    task = {"metadata": {"name": "t"}, "spec": {"initiator": "alice", "parties": parties, "taskInputConfig": "{}"}}
+    reply = as_user(editors, ANN, "POST", f"{where}?dryRun=All", task)
+    assert reply.code == 201, reply.body
+    assert reply.json["metadata"]["labels"] == {"muster.dev/user": "ann"}
 
 
 def test_whose_a_pod_is_stays_so(editors: RunningServer) -> None:

@@ -146,6 +146,19 @@ def test_a_task_is_held_and_pinned_by_who_may_hold_its_job(own: RunningServer) -
         assert "update on queues.muster.dev" in refused.message
 
 
+def test_a_task_is_not_made_older_than_it_is(own: RunningServer) -> None:
+    token = editor(own, "trudy")
+    spec = {"initiator": "alice", "taskInputConfig": "{}", "parties": [{"domainID": "alice", "appImageRef": "x"}]}
+    old = {"metadata": {"name": "old", "annotations": {Muster.ORIGIN_CREATED: "1970-01-01T00:00:00Z"}}, "spec": spec}
+    refused = own.request("POST", TASKS, old, token=token)
+    assert refused.code == 403
+    assert "metadata.annotations[muster.dev/origin-created]: 'trudy' may not write it" in refused.message
+    own.create(TASKS, old)
+    headers = {"content-type": "application/merge-patch+json"}
+    for patch, code in (({"origin-uid": "0"}, 403), ({"origin-created": None}, 403), ({"other": "x"}, 200)):
+        assert own.request("PATCH", f"{TASKS}/old", noted(**patch), headers=headers, token=token).code == code
+
+
 # -- through the webhook ------------------------------------------------------------------------------------------------------
 
 

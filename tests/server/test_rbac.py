@@ -92,6 +92,15 @@ def test_uncovered_is_bounded() -> None:
         uncovered([], [many])
 
 
+def test_comparing_long_roles_is_bounded() -> None:
+    owned = [_rule("get", "core", "pods", f"p{n}") for n in range(2000)]
+    verbs = Rule(frozenset(map(str, range(2000))), frozenset(("",)), frozenset(("nothing",)))
+    with pytest.raises(ValueError, match="pairs to compare"):
+        uncovered(owned, [verbs])
+    with pytest.raises(ValueError, match="pairs to compare"):
+        uncovered(owned, [_rule("get", "core", "secrets", f"p{n}") for n in range(2000)])
+
+
 _WORDS = {
     "verbs": ["get", "list", "*"],
     "apiGroups": ["", "apps", "*"],
@@ -239,6 +248,20 @@ def test_aggregation_follows_labels_however_deep() -> None:
     assert authorizer.decide("alice", (), _ask("get", "pods")).allowed
     assert authorizer.index.aggregated() == {"edit": (_READ,), "view": (_READ,)}
     assert authorizer.index.role_rules(RoleRef("ClusterRole", "nothing"), "") is None
+
+
+def test_a_role_that_is_bound_often_counts_once() -> None:
+    bindings = [_bind("RoleBinding", "Role", "reader", _ALICE, _DEVS, namespace="ns") for _ in range(50)]
+    for number, (_, raw) in enumerate(bindings):
+        raw["metadata"]["name"] = f"b{number:02}"
+    authorizer = _authorizer(_role("Role", "reader", _READ, namespace="ns"), *bindings)
+    assert authorizer.rules("alice", ("devs",), "ns") == [_READ]
+    assert authorizer.rules_len("alice", ("devs",), "ns") == 1
+    assert authorizer.rules_len("alice", ("devs",), "other") == 0
+    assert 'RoleBinding "ns/b00"' in authorizer.decide("alice", ("devs",), _ask("get", "pods", namespace="ns")).reason
+    index = authorizer.index
+    of_alice, of_group = index.grants("alice", (), "ns"), index.grants("x", ("devs",), "ns")
+    assert of_alice[0].rules is of_group[0].rules, "the rules of a role are kept once, for all who have it"
 
 
 def test_reason_names_the_binding() -> None:

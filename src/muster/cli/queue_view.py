@@ -159,16 +159,16 @@ def _line_lines(answer: Raw, now: float) -> Iterator[str]:
 
 
 def _notes(place: Raw) -> str:
-    notes = [f"held: {place['hold']}"] if place.get("hold") else []
+    notes = [f"held: {cell_text(place['hold'])}"] if place.get("hold") else []
     if place.get("pin") is not None:
-        notes.append(f"pinned at {place['pin']}")
+        notes.append(f"pinned at {cell_text(place['pin'])}")
     if place.get("isStarving"):
         notes.append("waited too long: goes before all that came later")
     if place.get("plannedStart"):
         notes.append(f"room is kept from {format_time(float(place['plannedStart']))}")
     refused = place.get("refused") or {}
     if refused.get("reason") and not place.get("hold"):
-        notes.append(str(refused["reason"]))
+        notes.append(cell_text(refused["reason"]))
     return "; ".join(notes)
 
 

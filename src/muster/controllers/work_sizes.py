@@ -19,7 +19,7 @@ import msgspec
 
 from muster.engine.facts import PodFacts
 from muster.engine.resources import requests_of
-from muster.engine.work import work_of
+from muster.engine.work import estimated_seconds, work_of
 from muster.objects.bandwidth_demands import deploy_template
 from muster.objects.job_pods import JobPods
 from muster.objects.job_stages import RESTART, is_new, read_command, refusal, rerun_aliases
@@ -158,7 +158,7 @@ def _kuscia_job(raw: Mapping[str, Any], find_image: FindImage, is_partner: IsPar
         type=_noted(raw, "muster.dev/type"),
         labels=labels_of(raw),
         request=largest,
-        estimate_s=_seconds(_noted(raw, Muster.ESTIMATE_SECONDS)),
+        estimate_s=estimated_seconds(_noted(raw, Muster.ESTIMATE_SECONDS)),
         is_over=status.get("phase") in FINAL_PHASES and not _restarts(raw, status),
         is_running=status.get("phase") == "Running",
     )
@@ -236,13 +236,6 @@ def _says_whose(raw: Mapping[str, Any]) -> bool:
 
 def _noted(raw: Mapping[str, Any], key: str) -> str:
     return labels_of(raw).get(key) or annotations_of(raw).get(key) or ""
-
-
-def _seconds(text: str) -> float | None:
-    try:
-        return float(text) if text else None
-    except ValueError:
-        return None
 
 
 def _object(parent: Mapping[str, Any], key: str) -> dict[str, Any]:

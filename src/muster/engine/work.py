@@ -165,7 +165,10 @@ def _said_beside(work: Work, meta: Meta) -> dict[str, object]:
     }
     if not work.preemptible and meta.labels.get(Muster.PREEMPTIBLE) == "true":
         more["preemptible"] = True
-    if work.estimate_s is None and (estimate := _seconds(meta.annotations.get(Muster.ESTIMATE_SECONDS, ""))) is not None:
+    if (
+        work.estimate_s is None
+        and (estimate := estimated_seconds(meta.annotations.get(Muster.ESTIMATE_SECONDS, ""))) is not None
+    ):
         more["estimate_s"] = estimate
     return more
 
@@ -175,7 +178,8 @@ def _noted(meta: Meta, key: str) -> str:
     return meta.labels.get(key) or meta.annotations.get(key) or ""
 
 
-def _seconds(text: str) -> float | None:
+def estimated_seconds(text: str) -> float | None:
+    """The value of the annotation; None when it is no length of time."""
     try:
         seconds = float(text)
     except ValueError:

@@ -1,6 +1,9 @@
 """Label and field selectors: what `-l` and `--field-selector` mean, and the `LabelSelector` inside objects.
 
 Text is parsed once into an immutable query and matched many times. Parse errors are ValueErrors that name the position.
+Whoever may list may send thousands of conditions, and each is asked of each object; so many of them are folded into one for
+each label or field, and an object is asked about no more of them than it has labels.
+
 Pure. Invariant: `parse_label_selector(str(q)) == q` for every query that was parsed or built here, likewise for fields.
 """
 
@@ -9,7 +12,7 @@ from __future__ import annotations
 import enum
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal, NoReturn
 
 import msgspec
@@ -18,6 +21,8 @@ from muster.objects.names import validate_label_key, validate_label_value
 from muster.objects.view import View
 
 _TEXT_LEN_MAX: Final = 64 * 1024
+_FEW: Final = 8
+"""Conditions that are asked one by one; of more, the folded form is made."""
 _CACHED_LEN_MAX: Final = 512
 _INT64_MAX: Final = 2**63 - 1
 
@@ -66,12 +71,13 @@ class Requirement(msgspec.Struct, frozen=True):
                 return value is None
             case Operator.GREATER:
                 number = _integer(value)
-                return number is not None and number > self._bound()
+                return number is not None and number > self.bound()
             case Operator.LESS:
                 number = _integer(value)
-                return number is not None and number < self._bound()
+                return number is not None and number < self.bound()
 
-    def _bound(self) -> int:
+    def bound(self) -> int:
+        """The number that GREATER and LESS compare with."""
         (text,) = self.values
         return int(text)
 
@@ -87,13 +93,73 @@ class Requirement(msgspec.Struct, frozen=True):
         return f"{self.key}{self.operator.value}{text}"
 
 
-class LabelQuery(msgspec.Struct, frozen=True):
+class _Folded:
+    """All conditions on one label together: what its value may be if it is there, and whether it must be or must not be."""
+
+    __slots__ = ("allowed", "is_absent", "is_needed", "range", "refused")
+
+    def __init__(self, requirements: Iterable[Requirement]) -> None:
+        self.allowed: frozenset[str] | None = None
+        self.refused: frozenset[str] = frozenset()
+        self.is_needed = self.is_absent = False
+        above: list[int] = []
+        below: list[int] = []
+        refused: set[str] = set()
+        for requirement in requirements:
+            match requirement.operator:
+                case Operator.EQUALS | Operator.IN:
+                    self.allowed = requirement.values if self.allowed is None else self.allowed & requirement.values
+                case Operator.NOT_EQUALS | Operator.NOT_IN:
+                    refused |= requirement.values
+                    continue
+                case Operator.ABSENT:
+                    self.is_absent = True
+                    continue
+                case Operator.GREATER:
+                    above.append(requirement.bound())
+                case Operator.LESS:
+                    below.append(requirement.bound())
+            self.is_needed = True
+        self.refused = frozenset(refused)
+        self.range = (max(above, default=None), min(below, default=None))
+
+    def takes(self, value: str) -> bool:
+        """Whether the label may be there with this value."""
+        if self.is_absent or value in self.refused or (self.allowed is not None and value not in self.allowed):
+            return False
+        above, below = self.range
+        if above is None and below is None:
+            return True
+        number = _integer(value)
+        return number is not None and (above is None or number > above) and (below is None or number < below)
+
+
+class LabelQuery(msgspec.Struct, frozen=True, dict=True):
     """Conditions that must all hold, in the order of their keys."""
 
     requirements: tuple[Requirement, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        return all(requirement.matches(labels) for requirement in self.requirements)
+        if len(self.requirements) <= _FEW:
+            return all(requirement.matches(labels) for requirement in self.requirements)
+        needed, others = self._folded
+        if len(needed) > len(labels):
+            return False
+        if not all(key in labels and folded.takes(labels[key]) for key, folded in needed.items()):
+            return False
+        return all(others[key].takes(value) for key, value in labels.items() if key in others)
+
+    @functools.cached_property
+    def _folded(self) -> tuple[dict[str, _Folded], dict[str, _Folded]]:
+        """By label: those that must be there, and those that need not be."""
+        by_key: dict[str, list[Requirement]] = {}
+        for requirement in self.requirements:
+            by_key.setdefault(requirement.key, []).append(requirement)
+        folded = {key: _Folded(requirements) for key, requirements in by_key.items()}
+        return (
+            {key: one for key, one in folded.items() if one.is_needed},
+            {key: one for key, one in folded.items() if not one.is_needed},
+        )
 
     @property
     def is_everything(self) -> bool:
@@ -281,7 +347,7 @@ class FieldTerm(msgspec.Struct, frozen=True):
         return f"{self.field}{'!=' if self.negated else '='}{escaped}"
 
 
-class FieldQuery(msgspec.Struct, frozen=True):
+class FieldQuery(msgspec.Struct, frozen=True, dict=True):
     """Conditions that must all hold."""
 
     terms: tuple[FieldTerm, ...] = ()
@@ -296,7 +362,20 @@ class FieldQuery(msgspec.Struct, frozen=True):
 
     def matches(self, getter: Callable[[str], str]) -> bool:
         """`getter` gives a field's text, empty when the object has none."""
-        return all((getter(term.field) == term.value) is not term.negated for term in self.terms)
+        if len(self.terms) <= _FEW:
+            return all((getter(term.field) == term.value) is not term.negated for term in self.terms)
+        return all(
+            (value := getter(field)) not in refused and (not wanted or wanted == {value})
+            for field, (wanted, refused) in self._folded.items()
+        )
+
+    @functools.cached_property
+    def _folded(self) -> dict[str, tuple[set[str], set[str]]]:
+        """By field: the values that it must have, and those that it must not. Two that it must have are one too many."""
+        folded: dict[str, tuple[set[str], set[str]]] = {}
+        for term in self.terms:
+            folded.setdefault(term.field, (set(), set()))[term.negated].add(term.value)
+        return folded
 
     def exact(self, field: str) -> str | None:
         """The one value that `field` must have, if the query says so: `metadata.name=x` is a get, not a scan."""

@@ -3,7 +3,11 @@
 An instant is `float` seconds since 1970 in UTC. Code that needs the present takes a `Clock`; `wall_clock` is the one real
 clock of the project, named only where a process starts. Everything else here is pure.
 
-Invariants: `parse_time(format_time(t)) == floor(t)`; `parse_time(format_micro_time(t))` is within half a microsecond of `t`.
+What is set so far ahead that its time has no text (users may say "after 2**63 seconds") gets the last one there is: it never
+comes either way.
+
+Invariants, within the years 1 to 9999: `parse_time(format_time(t)) == floor(t)`; `parse_time(format_micro_time(t))` is within
+half a microsecond of `t`.
 """
 
 from __future__ import annotations
@@ -34,17 +38,22 @@ _RFC3339 = re.compile(
     re.ASCII,
 )
 _TEXT_LEN_MAX = 80
+_FIRST_S = -62_135_596_800
+_LAST_S = 253_402_300_799
+"""The first and the last second that can be written: years have four digits."""
 
 
 def format_time(instant: float) -> str:
-    """`2026-11-15T20:05:41Z`. Fractions of a second are cut off, as Kubernetes does. ValueError outside the years 1 to 9999."""
+    """`2026-11-15T20:05:41Z`. Fractions of a second are cut off, as Kubernetes does."""
     return _format_second(math.floor(_finite(instant)))
 
 
 @functools.lru_cache(maxsize=64)
 def _format_second(whole_s: int) -> str:
-    """Remembered, because thousands of objects are stamped in the same second."""
-    return _utc(whole_s).isoformat(timespec="seconds") + "Z"
+    """Remembered, because thousands of objects are stamped in the same second. Arithmetic on whole seconds is exact where
+    fromtimestamp(float) would round; without a zone, so that isoformat adds none."""
+    written_s = min(max(whole_s, _FIRST_S), _LAST_S)
+    return datetime.fromtimestamp(written_s, tz=UTC).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
 
 
 def format_micro_time(instant: float) -> str:
@@ -92,11 +101,3 @@ def _finite(instant: float) -> float:
     if not math.isfinite(instant):
         raise ValueError(f"{instant} is not a moment in time")
     return instant
-
-
-def _utc(whole_s: int) -> datetime:
-    """Without a zone, so that isoformat adds none. Arithmetic on seconds is exact where fromtimestamp(float) would round."""
-    try:
-        return datetime.fromtimestamp(whole_s, tz=UTC).replace(tzinfo=None)
-    except (ValueError, OverflowError, OSError):
-        raise ValueError(f"{whole_s} seconds since 1970 is outside the years 1 to 9999") from None

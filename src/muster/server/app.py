@@ -39,7 +39,7 @@ from muster.server.logs import logger
 from muster.server.metrics import Metrics
 from muster.server.one_request import Exchange
 from muster.server.paths import request_info
-from muster.server.priority import PIECE_COST, READ_COST, whose
+from muster.server.priority import PIECE_COST, READ_COST, RULES_PER_COST, TURN_COST_MAX, whose
 from muster.store.embedded.admission import Actor
 
 log = logger(__name__)
@@ -107,6 +107,9 @@ class App:
         info = exchange.info
         exchange.whose = whose(actor, info, exchange.address)
         if info.path not in OPEN_PATHS and not exchange.is_joining:
+            cost = self._authorizer.rules_len(actor.user, actor.groups, info.namespace) / RULES_PER_COST
+            if cost > TURN_COST_MAX:
+                await self._flow.begin(exchange.whose, cost)
             self._authorize(exchange, actor)
         if info.verb == "watch" or info.subresource == "log":
             with self._flow.watch(actor.user):
@@ -117,7 +120,7 @@ class App:
             body = b""
             if info.is_write and not exchange.is_joining:  # joining has bounds of its own, which are narrower
                 body = await self._bodies.read(receive, exchange.headers, actor.user, held)
-            ticket = exchange.ticket = await self._flow.start(exchange.whose, is_write=info.is_write)
+            ticket = exchange.ticket = await self._flow.start(exchange.whose, is_write=info.is_write, body_bytes=len(body))
             try:
                 if info.is_resource:
                     await self._handle(exchange, scope, receive, send, body=body)

@@ -23,7 +23,16 @@ from muster.server.budgets import ByteBudget, Held
 from muster.server.config import ServerLimits
 from muster.server.fair_queue import FairQueue, Kind, State, Ticket
 from muster.server.metrics import Metrics
-from muster.server.priority import EXEMPT, LEVELS, READ_COST, TURN_COST_MAX, WORKERS, WRITE_COST, Whose
+from muster.server.priority import (
+    BODY_BYTES_PER_COST,
+    EXEMPT,
+    LEVELS,
+    READ_COST,
+    TURN_COST_MAX,
+    WORKERS,
+    WRITE_COST,
+    Whose,
+)
 
 RETRY_AFTER_S: Final = 1
 _SERVED: Final = (Kind.READ, Kind.WRITE)
@@ -76,9 +85,10 @@ class Flow:
 
     # --- requests
 
-    async def start(self, whose: Whose, *, is_write: bool) -> Ticket:
+    async def start(self, whose: Whose, *, is_write: bool, body_bytes: int = 0) -> Ticket:
         """A seat for one request, as soon as it is its turn. Raises TooManyRequests. Whoever gets it gives it back."""
         kind, cost = (Kind.WRITE, WRITE_COST) if is_write else (Kind.READ, READ_COST)
+        cost += body_bytes / BODY_BYTES_PER_COST
         return self._take(whose, kind, cost) or await self._wait(whose, kind, cost)
 
     def give_back(self, ticket: Ticket) -> None:

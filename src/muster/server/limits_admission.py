@@ -6,7 +6,9 @@ Work (a Job, a KusciaJob, a pod that somebody made with a queue or user) is refu
   change and delete whose work);
 - its queue does not exist, takes nothing new, or does not take work like this;
 - it alone is larger than a limit of its user, of a group above, or of its queue;
-- with it, more would wait and run than may be submitted.
+- with it, more would wait and run than may be submitted;
+- it is a pod that names its node, and so would run past the scheduler, which keeps what may run at once; unless whoever makes
+  it may bind pods.
 
 What runs is not limited here: more than may run at once is accepted, and waits. A User, UserGroup or Queue is refused when it
 would stand above itself, or when those below a limit would be given more than the limit in all; an administrator of a group may
@@ -43,8 +45,9 @@ from muster.quota.dividing import beyond_division, problems_of
 from muster.quota.limits import NodeKey, NodeKind
 from muster.quota.reading import node_of
 from muster.server.access_review import Allows
-from muster.server.admission import Hook, refused
+from muster.server.admission import Hook, is_new_pod, refused
 from muster.server.people import People
+from muster.server.rbac import Attributes
 from muster.server.whose_work import KINDS as WHOSE_KINDS
 from muster.server.whose_work import WhoseWork, is_work
 from muster.store.embedded.admission import AdmissionRequest
@@ -71,6 +74,7 @@ class SubmissionLimits(Hook):
         """`allows` goes by RBAC alone: what an administrator of a group may do beside it does not count. `trusted`: logins that
         act for everybody, such as Muster's own controllers on a real cluster."""
         self._people = people
+        self._allows = allows
         self._whose = WhoseWork(people, allows, trusted=trusted)
 
     # -- judging -------------------------------------------------------------------------------------------------------------
@@ -84,7 +88,21 @@ class SubmissionLimits(Hook):
         if (request.resource.group, request.resource.kind) in WHOSE_KINDS:
             await self._whose.judge(request)
         if is_work(request) and request.object is not None and request.operation in ("CREATE", "UPDATE"):
+            await self._check_placed(request, request.object)
             self._judge_work(request, request.object)
+
+    async def _check_placed(self, request: AdmissionRequest, raw: Raw) -> None:
+        actor = request.actor
+        if actor is None or not is_new_pod(request) or not _spec(raw).get("nodeName") or self._whose.is_trusted(actor):
+            return
+        work = self._people.read("Pod", raw)
+        binding = Attributes(verb="create", resource="pods", subresource="binding", namespace=request.namespace)
+        if work is not None and work.is_accounted and not await self._allows(actor, binding):
+            raise refused(
+                request,
+                f"spec.nodeName: {actor.user!r} may not choose the node of a pod that is a user's or in a queue: it would run "
+                "past their limits; leave it out, and name the node in spec.nodeSelector or spec.affinity",
+            )
 
     def _judge_work(self, request: AdmissionRequest, raw: Raw) -> None:
         if controller_of(raw) is not None and self._whose.is_trusted(request.actor):
@@ -96,6 +114,8 @@ class SubmissionLimits(Hook):
             return
         is_new = before is None or before.is_over
         if not is_new and before is not None and _is_no_more(before, work):
+            if before.estimate_s != work.estimate_s:
+                self._check_queue(request, work, is_new=False)
             return
         self._check_queue(request, work, is_new=is_new or before is None or before.queue != work.queue)
         # Nothing waits here: what is found free is taken at once.

@@ -43,6 +43,10 @@ LEVELS: Final = (
 READ_COST: Final = 1.0
 WRITE_COST: Final = 3.0
 """Checked and encoded on the loop, and flushed to disk."""
+BODY_BYTES_PER_COST: Final = 2048
+"""Of a body, on top: reading, checking and writing a megabyte takes a hundred times as long as a small write."""
+RULES_PER_COST: Final = 200
+"""Of the roles that somebody has, which are gone through to see what they may; a thousand and more are a turn of their own."""
 PIECE_COST: Final = 4.0
 """A piece of a long answer, or of the search for what belongs to it: about a millisecond."""
 EVENTS_COST: Final = 0.5

@@ -9,7 +9,8 @@ writes there itself is put back. So it can't be forged, and it can't be missing.
 
 What a job says reaches the scheduler through a KusciaTask, and through `muster.dev/work` on its pods. Whoever may write those
 must not be able to say there what they may not say on the job: a KusciaTask is judged as a KusciaJob is, and the annotation of
-a pod is written by Muster's own controllers, and by who may update all queues.
+a pod is written by Muster's own controllers, and by who may update all queues. So is when and as what a task began elsewhere,
+by which tasks of several parties yield to each other: whoever is older goes first.
 
 Concurrency: on the event loop; `may` is asked only when there is an act. Acts on nothing else.
 """
@@ -34,7 +35,8 @@ from muster.store.contract import Store
 from muster.store.embedded.admission import Actor, AdmissionRequest
 
 KINDS: Final = (("muster.dev", "Job"), ("kuscia.secretflow", "KusciaJob"))
-JUDGED: Final = (*KINDS, ("kuscia.secretflow", "KusciaTask"))
+TASKS: Final = (("kuscia.secretflow", "KusciaTask"),)
+JUDGED: Final = (*KINDS, *TASKS)
 CONTROLLERS: Final = "muster:controllers"
 """The group of accounts that the role `muster:controller` is bound to."""
 PIN_LEN_MAX: Final = 10
@@ -99,6 +101,8 @@ class QueueActs(Hook):
     async def validate(self, request: AdmissionRequest) -> None:
         if _is_pod(request):
             await self._check_pod(request)
+        if request.object is not None and _is_asked(request, TASKS):
+            await self._check_origin(request)
         if request.object is None or not _is_asked(request, JUDGED):
             return
         acts = [act for act in _acts(request) if act.act != "Moved"]
@@ -131,6 +135,18 @@ class QueueActs(Hook):
             f"metadata.annotations[{Muster.WORK}]: {actor.user!r} may not write it: Muster's controllers say there what a job "
             f"says; leave it as it is, and use the labels {Muster.QUEUE}, {Muster.USER}, {Muster.PREEMPTIBLE} and the "
             f"annotation {Muster.ESTIMATE_SECONDS} on pods of your own",
+        )
+
+    async def _check_origin(self, request: AdmissionRequest) -> None:
+        actor = request.actor
+        before, after = annotations_of(request.old or {}), annotations_of(request.object or {})
+        changed = [key for key in (Muster.ORIGIN_CREATED, Muster.ORIGIN_UID) if before.get(key) != after.get(key)]
+        if not changed or actor is None or self._is_trusted(actor) or await self._may(actor, ""):
+            return
+        raise refused(
+            request,
+            f"metadata.annotations[{changed[0]}]: {actor.user!r} may not write it: Muster's controllers say there when the "
+            "initiator made the task, and tasks yield to each other by it; leave it as it is",
         )
 
     def _is_trusted(self, actor: Actor) -> bool:

@@ -15,6 +15,8 @@ from muster.objects.status import Raw
 
 BREAKDOWN_MAX = 50_000
 """Single permissions that one comparison looks at; a role that grants more must use wildcards."""
+COMPARED_MAX = 1_000_000
+"""Pairs of rules that one comparison looks at: about a second. Whoever may write roles may have roles of any length."""
 
 
 class Attributes(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,16 +145,29 @@ def rule_raw(rule: Rule) -> Raw:
 
 
 def uncovered(owned: Sequence[Rule], wanted: Sequence[Rule]) -> list[Rule]:
-    """The single permissions in `wanted` that no rule in `owned` covers. ValueError beyond `BREAKDOWN_MAX` of them."""
+    """The single permissions in `wanted` that no rule in `owned` covers. ValueError beyond `BREAKDOWN_MAX` of them, and beyond
+    `COMPARED_MAX` pairs."""
     missing = []
-    seen = 0
+    seen = compared = 0
+
+    def is_covered(rule: Rule) -> bool:
+        nonlocal compared
+        at = next((at for at, mine in enumerate(owned) if mine.covers(rule)), None)
+        compared += len(owned) if at is None else at + 1
+        if compared > COMPARED_MAX:
+            raise ValueError(
+                f"the rules and those that the user has are more than {COMPARED_MAX} pairs to compare; use wildcards, or fewer "
+                "and shorter roles"
+            )
+        return at is not None
+
     for rule in wanted:
-        if any(mine.covers(rule) for mine in owned):
+        if is_covered(rule):
             continue  # the common case: one rule covers the whole of it
         for single in rule.singles():
             seen += 1
             if seen > BREAKDOWN_MAX:
                 raise ValueError(f"the rules spell out more than {BREAKDOWN_MAX} single permissions; use wildcards")
-            if not any(mine.covers(single) for mine in owned):
+            if not is_covered(single):
                 missing.append(single)
     return missing

@@ -160,7 +160,8 @@ class WhoseWork:
     async def _check_part(self, request: AdmissionRequest, raw: Raw, old: Raw | None) -> None:
         """A pod or task that says that a job of Muster's made it."""
         owner, before = controller_of(raw) or {}, controller_of(old or {}) or {}
-        if owner.get("uid") == before.get("uid") or await self.manages_users(request.actor):
+        is_kept = is_part_of_job(old or {}) and owner.get("uid") == before.get("uid")
+        if is_kept or await self.manages_users(request.actor):
             return
         login = request.actor.user if request.actor is not None else ""
         raise refused(
@@ -195,7 +196,8 @@ class FillsInUser(Hook):
 
     async def mutate(self, request: AdmissionRequest) -> Raw | None:
         raw, kind = request.object, request.resource.kind
-        if raw is None or request.subresource or not is_work(request) or is_part_of_job(raw):
+        resource = request.resource
+        if raw is None or request.subresource or (resource.group, resource.kind) not in KINDS or is_part_of_job(raw):
             return None
         said = _user_said(kind, raw)
         me = self._people.user_of(request.actor.user) if request.actor is not None else ""

@@ -69,6 +69,25 @@ def test_operations_are_those_of_sets(left: set[Path], right: set[Path]) -> None
     assert (a, b) == before
 
 
+@given(st.lists(path_sets, max_size=7))
+def test_many_sets_are_joined_as_two_are(sets: list[set[Path]]) -> None:
+    assert _paths(fieldset.union_all([_set(paths) for paths in sets])) == set().union(*sets)
+
+
+class _Large(dict[str, Any]):
+    """A set of many paths, of which one is asked for at a time."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("went through the whole of a large set")
+
+    items = keys = values = __iter__
+
+
+def test_a_small_set_less_a_large_one_costs_what_the_small_one_does() -> None:
+    large = _Large({f"f:x{n}": {} for n in range(1000)})
+    assert fieldset.difference({"f:x7": {}, "f:y": {}}, large) == {"f:y": {}}
+
+
 @given(path_sets)
 def test_what_does_not_change_stays_the_same_object(paths: set[Path]) -> None:
     fields = _set(paths)

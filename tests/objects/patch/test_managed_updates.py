@@ -131,6 +131,30 @@ def test_the_entries_of_many_short_lived_clients_are_joined() -> None:
     assert found["c29/Update"] == {".spec.map.k29"}
 
 
+def _entry(manager: str, time: str, field: str) -> Raw:
+    fields: Raw = {"f:spec": {"f:map": {f"f:{field}": {}}}}
+    known = {"operation": "Update", "apiVersion": "example.com/v1", "fieldsType": "FieldsV1"}
+    return {"manager": manager, "time": time, "fieldsV1": fields, **known}
+
+
+@pytest.mark.parametrize("year", [2001, 2020, 2040])
+def test_entries_are_joined_whatever_time_a_client_gives_to_the_joined_one(year: int) -> None:
+    raw = thing({"map": {f"k{i}": "x" for i in range(30)}})
+    entries = [_entry(f"c{i}", f"20{i + 10}-01-01T00:00:00Z", f"k{i}") for i in range(29)]
+    entries.append(_entry("ancient-changes", f"{year}-01-01T00:00:00Z", "k29"))
+    given = {**raw, "metadata": {**raw["metadata"], "managedFields": entries}}
+    found = owned(update(raw, given))
+    assert len(found) <= UPDATE_MANAGERS_MAX
+    assert {path for fields in found.values() for path in fields} == {f".spec.map.k{i}" for i in range(30)}
+
+
+def test_entries_of_one_manager_are_one() -> None:
+    raw = thing({"map": {f"k{i}": "x" for i in range(5)}})
+    entries = [_entry("c", "2020-01-01T00:00:00Z", f"k{i}") for i in range(5)]
+    given = {**raw, "metadata": {**raw["metadata"], "managedFields": entries}}
+    assert owned(update(raw, given)) == {"c/Update": {f".spec.map.k{i}" for i in range(5)}}
+
+
 # --- from client-side apply to server-side apply --------------------------------------------------------------------------
 
 

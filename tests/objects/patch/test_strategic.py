@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from tests.objects.patch.strategies import SCHEMA, anything, anything_like_an_object, nested, objects, specs
 
-from muster.objects.patch import apply_merge_patch, apply_strategic
+from muster.objects.patch import apply_merge_patch, apply_strategic, strategic
 from muster.objects.status import BadRequest, Raw
 
 
@@ -123,6 +123,23 @@ def _spec(doc: Raw, patch: Raw) -> Raw:
 )
 def test_patch(doc: Raw, patch: Raw, expected: Raw) -> None:
     assert _spec(doc, patch) == expected
+
+
+def test_a_patch_of_many_deletions_goes_through_the_list_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+    key_of = strategic._key_of
+
+    def counted(item: Any, key: str) -> str | None:
+        nonlocal looks
+        looks += 1
+        return key_of(item, key)
+
+    monkeypatch.setattr(strategic, "_key_of", counted)
+    owners = [{"uid": str(n)} for n in range(300)]
+    gone = [{"uid": str(n), "$patch": "delete"} for n in range(299)]
+    done = apply_strategic({"metadata": {"ownerReferences": owners}}, {"metadata": {"ownerReferences": gone}}, None)
+    assert done == {"metadata": {"ownerReferences": [{"uid": "299"}]}}
+    assert looks < 10 * 300
 
 
 def test_metadata_merges_for_every_kind() -> None:

@@ -64,6 +64,10 @@ FULL = thing(spec={"finalizers": ["kubernetes"]})
             PODS, bound(terminationGracePeriodSeconds=-1), None, "Background", After(1), id="negative means one second"
         ),
         pytest.param(PODS, bound(terminationGracePeriodSeconds=0), None, "Background", GONE, id="no grace of its own"),
+        pytest.param(
+            PODS, bound(terminationGracePeriodSeconds=2**63 - 1), None, "Background", After(315_360_000), id="never by itself"
+        ),
+        pytest.param(PODS, bound(), 2**63 - 1, "Background", After(315_360_000), id="never, says the request"),
         pytest.param(PODS, bound(), 7, "Background", After(7), id="the request's grace"),
         pytest.param(PODS, bound(), 0, "Background", GONE, id="the request wants no grace"),
         pytest.param(PODS, bound(phase="Succeeded"), None, "Background", GONE, id="a pod that succeeded"),

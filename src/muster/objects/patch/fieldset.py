@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -108,6 +108,14 @@ def union(left: Fields, right: Fields) -> Fields:
     return out if len(out) == len(left) else in_order(out)
 
 
+def union_all(sets: Sequence[Fields]) -> Fields:
+    """All of them together, joined in pairs: one after the other, the sum would be copied for each."""
+    left = list(sets)
+    while len(left) > 1:
+        left = [union(*left[at : at + 2]) if at + 1 < len(left) else left[at] for at in range(0, len(left), 2)]
+    return left[0] if left else {}
+
+
 def _joined(left: Fields, right: Fields) -> Fields:
     """Two nodes of the same path."""
     if not left or not right:
@@ -132,9 +140,9 @@ def intersection(left: Fields, right: Fields) -> Fields:
 def difference(left: Fields, right: Fields) -> Fields:
     """The paths of `left` that are not in `right`. Taking away a path leaves what is below it."""
     out = left
-    for element, other in right.items():
-        inner = left.get(element)
-        if inner is None or element == SELF:
+    for element in left if len(left) < len(right) else right:
+        inner, other = left.get(element), right.get(element)
+        if inner is None or other is None or element == SELF:
             continue
         rest = _reduced(inner, other)
         if rest is inner:

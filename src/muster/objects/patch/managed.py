@@ -20,7 +20,7 @@ from typing import Any, Final
 from muster.objects.names import validate_field_manager
 from muster.objects.patch.common import STORED_DEPTH_MAX, check_depth, clone, clone_bounded, holds_null, is_same_json
 from muster.objects.patch.empties import empty_object
-from muster.objects.patch.fieldset import Fields, Path, difference, intersection, path_text, paths, union
+from muster.objects.patch.fieldset import Fields, Path, difference, intersection, path_text, paths, union, union_all
 from muster.objects.patch.managers import (
     Entry,
     Managers,
@@ -105,9 +105,7 @@ def apply_server_side(  # noqa: PLR0917 - the order of a sentence: who applies w
         dropped = in_terms_of(before.fields, shape, work.live)
         # In the common case all that was stated before is stated again, and nothing is to be removed.
         if dropped != owned:
-            everyone = claimed
-            for entry in others.values():
-                everyone = union(everyone, entry.fields)
+            everyone = union_all([claimed, *(entry.fields for entry in others.values())])
             merged = prune(merged, dropped, everyone, shape)
     changes = compare(work.live, merged, shape)
     others = work.settle(others, changes.written)

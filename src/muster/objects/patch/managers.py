@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from muster.objects.patch.fieldset import Fields, parse_fields, union
+from muster.objects.patch.fieldset import Fields, parse_fields, union_all
 from muster.objects.status import Raw
 
 UPDATE_MANAGERS_MAX: Final = 10
@@ -59,7 +59,7 @@ def entry_key(manager: str, operation: Operation, api_version: str, subresource:
 
 def read_managers(raw_entries: Any, *, strict: bool = False) -> Managers:
     """The entries of an object. Malformed ones are left out, or with `strict` a ValueError."""
-    managers: Managers = {}
+    read: dict[Key, list[Entry]] = {}
     for raw in raw_entries if isinstance(raw_entries, list) else []:
         try:
             entry = _read(raw)
@@ -67,9 +67,8 @@ def read_managers(raw_entries: Any, *, strict: bool = False) -> Managers:
             if strict:
                 raise
             continue
-        same = managers.get(entry.key)
-        managers[entry.key] = entry if same is None else entry.owning(union(same.fields, entry.fields))
-    return managers
+        read.setdefault(entry.key, []).append(entry)
+    return {key: entries[-1].owning(union_all([e.fields for e in entries])) for key, entries in read.items()}
 
 
 def _read(raw: Any) -> Entry:
@@ -133,21 +132,25 @@ def join_oldest(managers: Managers) -> Managers:
     excess = len(updates) - UPDATE_MANAGERS_MAX
     if excess <= 0:
         return managers
-    result = dict(managers)
-    oldest: dict[str, Entry] = {}
+    joined: dict[str, list[Entry]] = {}
+    """By version, the oldest first; the joined entry takes the place of the first."""
     for entry in updates:
         if excess <= 0:
             break
-        first = oldest.get(entry.api_version)
-        if first is None:
-            oldest[entry.api_version] = entry
+        alike = joined.setdefault(entry.api_version, [])
+        excess -= bool(alike)
+        alike.append(entry)
+    result = dict(managers)
+    for api_version, entries in joined.items():
+        if len(entries) == 1:
             continue
-        joined = Entry(_JOINED, "Update", entry.api_version, "", entry.time, union(first.fields, entry.fields))
-        del result[first.key], result[entry.key]
-        if joined.key in result:
-            joined = joined.owning(union(result[joined.key].fields, joined.fields))
-        result[joined.key] = oldest[entry.api_version] = joined
-        excess = sum(e.operation == "Update" for e in result.values()) - UPDATE_MANAGERS_MAX
+        for entry in entries:
+            del result[entry.key]
+        time, key = entries[-1].time, entry_key(_JOINED, "Update", api_version, "")
+        if key in result:
+            entries.append(result[key])
+        fields = union_all([entry.fields for entry in entries])
+        result[key] = Entry(_JOINED, "Update", api_version, "", time, fields)
     return result
 
 

@@ -77,10 +77,11 @@ def _retain_keys(original: Raw, patch: Raw, path: str) -> None:
     retained = patch.pop(_RETAIN)
     if not isinstance(retained, list) or not all(isinstance(key, str) for key in retained):
         raise _bad(path, f"{_RETAIN} is {shown(retained)}; it must be a list of member names")
+    kept = set(retained)
     for key, value in patch.items():
-        if value is not None and not key.startswith((_ORDER_PREFIX, _DELETE_PREFIX)) and key not in retained:
+        if value is not None and not key.startswith((_ORDER_PREFIX, _DELETE_PREFIX)) and key not in kept:
             raise _bad(path, f"sets {key!r}, which its {_RETAIN} list does not contain")
-    for key in [key for key in original if key not in retained]:
+    for key in [key for key in original if key not in kept]:
         del original[key]
 
 
@@ -111,6 +112,7 @@ def _merge_objects(live: list[Any], patch: list[Any], shape: Shape, path: str) -
         )
     order = _positions(live, key)
     ordinary: list[Raw] = []
+    gone: set[str] = set()
     for index, item in enumerate(patch):
         directive = item.get(_PATCH, "merge")
         if directive == "replace":
@@ -123,14 +125,13 @@ def _merge_objects(live: list[Any], patch: list[Any], shape: Shape, path: str) -
         if key not in item:
             raise _bad(f"{path}[{index}]", f"{shown(item)} has no {key!r}, by which the items of this list are told apart")
         if directive == "delete":
-            gone = identity(item[key])
-            live = [each for each in live if _key_of(each, key) != gone]
+            gone.add(identity(item[key]))
         elif directive == "merge":
             ordinary.append(item)
         else:
             raise _bad(f"{path}[{index}]", f"{_PATCH} is {shown(directive)}; it must be merge, replace or delete")
-    merged: list[Any] = list(live)
-    place = _positions(live, key)
+    merged = [item for item in live if _key_of(item, key) not in gone]
+    place = _positions(merged, key)
     for item in ordinary:
         own = identity(item[key])
         target = merged[place[own]] if own in place else {}

@@ -17,6 +17,8 @@ from muster.store.embedded.rules import invalid
 FINALIZER_ORPHAN = "orphan"
 FINALIZER_FOREGROUND = "foregroundDeletion"
 _POD_GRACE_DEFAULT_S = 30
+_POD_GRACE_MAX_S = 10 * 365 * 24 * 3600
+"""A pod may ask for 2**63 seconds; its end must still be a time that can be written, and brought nearer."""
 
 
 class Deletion(NamedTuple):
@@ -93,10 +95,10 @@ def _grace_s(resource: Resource, raw: Raw, asked_s: int | None) -> int:
     spec, status = raw.get("spec") or {}, raw.get("status") or {}
     if not spec.get("nodeName") or status.get("phase") in ("Succeeded", "Failed"):
         return 0
-    if asked_s is not None:
-        return asked_s
     own = spec.get("terminationGracePeriodSeconds")
-    return max(own, 1 if own < 0 else 0) if isinstance(own, int) else _POD_GRACE_DEFAULT_S
+    if asked_s is None:
+        asked_s = max(own, 1 if own < 0 else 0) if isinstance(own, int) else _POD_GRACE_DEFAULT_S
+    return min(asked_s, _POD_GRACE_MAX_S)
 
 
 def _shorten_grace(resource: Resource, raw: Raw, asked_s: int | None) -> bool:
