@@ -228,6 +228,7 @@ class Subresources:
                 raise BadRequest("apply is not supported on scale; use a merge patch or replace it")
             # A strategic patch on a Scale has no lists to merge, so it is a merge patch.
             wanted = apply_json_patch(scale, patch) if kind is PatchType.JSON else apply_merge_patch(scale, patch)
+            _check_kind(wanted, "Scale")
         else:
             _require(request, "get")
             return Response(body=encode(scale, form), content_type=form.content_type)
