@@ -47,7 +47,8 @@ bench: setup     ## every scenario, beside kube-scheduler, kube-apiserver and et
 soak: setup      ## fault and fuzz rounds at full count
 	@tools/agent-tools || echo "make soak: the tests that run containers will be skipped"
 	@tools/kubernetes-assets > /dev/null || echo "make soak: the tests marked kubernetes will be skipped"
-	MUSTER_SOAK=1 $(PYTEST) -n 2 $(PARALLEL) --timeout=7200 -m soak
+	MUSTER_SOAK=1 $(PYTEST) -n 2 $(PARALLEL) --timeout=7200 -m "soak and not alone"
+	MUSTER_SOAK=1 $(PYTEST) --timeout=7200 -m "soak and alone"
 
 lock:            ## resolve requirements/*.in again and write the pins with their hashes (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \

@@ -18,6 +18,7 @@ import pytest
 from muster.bench.kubernetes import ControlPlane
 from muster.controllers.long_runs import tune_for_long_runs
 from tests.clusters import new_cluster
+from tests.counts import SOAK
 
 # What is compiled is kept, whatever the environment says: each of the many programs that tests start would compile it all anew.
 sys.dont_write_bytecode = False
@@ -47,7 +48,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests come first, so that no worker begins one when the other has nothing left to do.
 
     Within that the order stays: files of one package follow each other and share what its fixtures have started.
+
+    `make soak` tries every property on as many examples as its profile says, so there each of them is a test of that kind.
     """
+    if SOAK:
+        for item in items:
+            if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+                item.add_marker(pytest.mark.soak)
     marks = ("slow", "kubernetes", "soak")
     patient = {item.path for item in items if any(map(item.get_closest_marker, marks))}
     items.sort(key=lambda item: item.path not in patient)

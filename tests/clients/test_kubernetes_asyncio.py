@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.waiting import WAIT_S
+from tests.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.slow
 
@@ -69,9 +69,15 @@ async def test_create_patch_delete(core: Any, namespace: str) -> None:
         await core.delete_namespaced_config_map("m", namespace, body=wrong)
     assert caught.value.status == 409
     await core.delete_namespaced_config_map("m", namespace, propagation_policy="Foreground")
-    with pytest.raises(ApiException) as missing:
-        await core.read_namespaced_config_map("m", namespace)
-    assert missing.value.status == 404
+
+    async def is_gone() -> bool:
+        try:
+            await core.read_namespaced_config_map("m", namespace)
+        except ApiException as error:
+            return bool(error.status == 404)
+        return False
+
+    await until(is_gone)
 
 
 async def test_pages(core: Any, namespace: str) -> None:

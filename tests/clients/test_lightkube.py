@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.server.manifests import DEPLOYMENT, widget
+from tests.waiting import blocked_until
 
 pytestmark = pytest.mark.slow
 
@@ -63,9 +64,15 @@ def test_create_patch_delete(client: Any) -> None:
     )
     assert applied.data == {"c": "3"}
     client.delete(ConfigMap, "m", cascade=CascadeType.FOREGROUND)
-    with pytest.raises(ApiError) as caught:
-        client.get(ConfigMap, "m")
-    assert (caught.value.status.code, caught.value.status.reason) == (404, "NotFound")
+
+    def is_gone() -> bool:
+        try:
+            client.get(ConfigMap, "m")
+        except ApiError as error:
+            return (error.status.code, error.status.reason) == (404, "NotFound")
+        return False
+
+    blocked_until(is_gone)
 
 
 def test_lists_selectors_and_pages(client: Any) -> None:

@@ -55,10 +55,14 @@ class ServerProcess:
         except (OSError, TypeError, KeyError, yaml.YAMLError, aiohttp.ClientError):
             return False
 
+    @property
+    def pid(self) -> int:
+        assert self._child is not None
+        return self._child.pid
+
     def resident_bytes(self) -> int:
         """What the running server holds of memory."""
-        assert self._child is not None
-        return int(Path(f"/proc/{self._child.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     async def kill(self) -> None:
         assert self._child is not None

@@ -90,6 +90,7 @@ async def test_logs_as_kubectl_asks_for_them(world: AgentWorld) -> None:
     second = stamped[20][:19]  # kubectl sends whole seconds
     since = [line.partition(" ")[2] for line in stamped if line[:19] >= second]
     assert (await world.kubectl("logs", "count", f"--since-time={second}Z")).splitlines() == since
+    assert (await world.kubectl("logs", "count", "--since", "1h")).splitlines() == followed
     flaky = "if [ -e /keep/ran ]; then echo second; sleep 1000; else touch /keep/ran; echo first; exit 1; fi"
     twice = pod("twice", flaky, restartPolicy="Always", volumes=[{"name": "keep", "emptyDir": {}}])
     twice["spec"]["containers"][0]["volumeMounts"] = [{"name": "keep", "mountPath": "/keep"}]

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import itertools
 import json
 import ssl
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +30,11 @@ AT_ONCE = 16
 RAW_EVERY = 50
 """Every so many requests, bytes that are no TLS, or no whole one, go to the port as well."""
 ANSWER_TIMEOUT_S = 120.0
-GROWTH_BYTES_MAX = 48 << 20
-"""From the middle to the end: caches and the memory allocator are not done settling even then."""
+EVENT_BYTES = 1 << 10
+"""An event of the history beside its object's JSON: labels, fields, and where it stands."""
+GROWTH_BYTES_MAX = 32 << 20
+"""From the middle to the end, beside history. 21 and 24 MiB were seen. Objects of the interpreter are a sixth of that, most of
+them series of metrics that still fill; looking for cycles more often changes nothing. The rest is not explained yet."""
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -56,10 +61,12 @@ class Sender:
 
     async def send(self, request: Request) -> None:
         url = URL(self._server.url + request.path, encoded=True)
+        # As a file: aiohttp warns of large bodies otherwise, and a warning is an error here.
+        data = io.BytesIO(request.body) if request.body is not None else None
         try:
             async with (
                 asyncio.timeout(ANSWER_TIMEOUT_S),
-                self._session.request(request.method, url, headers=request.headers, data=request.body) as answer,
+                self._session.request(request.method, url, headers=request.headers, data=data) as answer,
             ):
                 body = await answer.read()
         except TimeoutError:
@@ -110,10 +117,21 @@ async def _discovered(server: ServerProcess, session: aiohttp.ClientSession) -> 
     return {path: await get(path) for path in paths}
 
 
+async def _history_bytes(server: ServerProcess, session: aiohttp.ClientSession) -> int:
+    async with session.get(f"{server.url}/metrics") as answer:
+        page = await answer.text()
+    found = {name: float(value) for name, _, value in (line.rpartition(" ") for line in page.splitlines() if line[:1] != "#")}
+    return int(found["muster_store_history_bytes"] + EVENT_BYTES * found["muster_store_history_events"])
+
+
+def _in_mib(sizes: Sequence[int]) -> list[int]:
+    return [size >> 20 for size in sizes]
+
+
 @pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-async def test_nonsense_is_answered_and_costs_no_memory(tmp_path: Path) -> None:
+async def test_nonsense_is_answered_and_costs_no_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     server = ServerProcess(tmp_path / "data")
     server.data_dir.mkdir()
     await server.start()
@@ -125,13 +143,15 @@ async def test_nonsense_is_answered_and_costs_no_memory(tmp_path: Path) -> None:
             sender = Sender(server, session)
             hostile = HostileRequests(11, targets_of(await _discovered(server, session)), good_manifests())
             numbers = itertools.count(1)
-            in_the_middle = 0
+            resident: list[int] = []
+            history: list[int] = []
+            """What the store keeps for watches that resume, which is bounded and takes minutes to fill."""
 
             async def work() -> None:
-                nonlocal in_the_middle
                 while (number := next(numbers)) <= REQUESTS and len(sender.wrong) < 20:
-                    if number == REQUESTS // 2:
-                        in_the_middle = server.resident_bytes()
+                    if number % (REQUESTS // 10) == 0:
+                        resident.append(server.resident_bytes())
+                        history.append(await _history_bytes(server, session))
                     await sender.send(hostile.next())
                     if number % RAW_EVERY == 0:
                         await sender.send_raw(number)
@@ -139,8 +159,11 @@ async def test_nonsense_is_answered_and_costs_no_memory(tmp_path: Path) -> None:
             await asyncio.gather(*(work() for _ in range(AT_ONCE)))
             assert not sender.wrong, "\n".join(sender.wrong[:5])
             assert {200, 201, 400, 404, 422} <= sender.codes.keys(), sender.codes
-            grown = server.resident_bytes() - in_the_middle
-            assert grown < GROWTH_BYTES_MAX, f"{grown >> 20} MiB more in the end than in the middle: {in_the_middle >> 20} MiB"
+            others = [size - kept for size, kept in zip(resident, history, strict=True)]
+            said = f"{_in_mib(resident)} MiB after each tenth of {REQUESTS} requests; without history {_in_mib(others)}"
+            with capsys.disabled():
+                print(f"\n{said}")
+            assert others[-1] - others[len(others) // 2] < GROWTH_BYTES_MAX, said
             async with session.get(f"{server.url}/readyz") as answer:
                 assert answer.status == 200
     finally:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.server.console import Scenario, all_scenarios
+from tests.server.console import BIN, Scenario, Step, all_scenarios
 
 _PAGE = (Path(__file__).parents[2] / "docs" / "api-coverage.md").read_text()
 SECTIONS = ("kubectl", "Server-side apply", "Verbs and options")
@@ -28,6 +30,9 @@ def _rows() -> dict[str, list[str]]:
 
 
 ROWS = _rows()
+_WITH_A_NODE = "tests/e2e/test_agent.py"
+ELSEWHERE = {"`logs` (`-f`, `--tail`, `--since`, `--previous`, `--timestamps`)": _WITH_A_NODE}
+"""Rows whose words are shown by another test, since a transcript has no node."""
 
 
 def test_there_are_rows() -> None:
@@ -43,6 +48,54 @@ def test_every_row_is_shown_by_a_scenario(row: str) -> None:
 def test_every_scenario_has_a_row(scenario: Scenario) -> None:
     assert scenario.rows
     assert set(scenario.rows) <= ROWS.keys()
+
+
+def _words(row: str) -> list[str]:
+    """The commands, subcommands and options that a row names."""
+    return [word for quoted in re.findall(r"`([^`]+)`", row) for word in quoted.split()]
+
+
+def _has_succeeded(step: Step) -> bool:
+    return not re.search(r"^(\[\d+\]$|[45]\d\d )", step.output, re.MULTILINE)
+
+
+@pytest.mark.parametrize("row", [row for row, cells in ROWS.items() if cells[1] == "yes"])
+def test_every_word_of_a_row_that_works_is_used_with_success(row: str) -> None:
+    """A transcript of nothing but refusals shows nothing, however well both servers agree on it."""
+    steps = [step for scenario in SCENARIOS if row in scenario.rows for step in scenario.steps if _has_succeeded(step)]
+    shown = "\n".join(f"{step.command}\n{step.output}" for step in steps)
+    if row in ELSEWHERE:
+        shown = (Path(__file__).parents[2] / ELSEWHERE[row]).read_text().replace('"', " ")
+    for word in _words(row):
+        assert re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", shown), f"no command with success uses {word}"
+
+
+def _commands() -> Iterator[tuple[str, ...]]:
+    """Every command of kubectl and the subcommands of each, as its own help lists them."""
+    for name in (*_helped(), "alpha"):
+        yield (name,)
+        yield from ((name, below) for below in _helped(name))
+
+
+def _helped(*path: str) -> list[str]:
+    said = subprocess.run([BIN / "kubectl", *path, "--help"], capture_output=True, text=True, timeout=60, check=True).stdout
+    listed = re.findall(r"^[A-Z][^\n]*Commands[^\n]*:\n((?:  \S[^\n]*\n)+)", said, re.MULTILINE)
+    return [line.split()[0] for part in listed for line in part.splitlines()]
+
+
+def _is_named(path: tuple[str, ...], row: str) -> bool:
+    quoted = re.findall(r"`([^`]+)`", row)
+    starts = {text.split()[0] for text in quoted}
+    if len(path) == 1:
+        return path[0] in starts
+    return " ".join(path) in quoted or (path[1] in quoted and bool(quoted) and quoted[0].split()[0] == path[0])
+
+
+def test_every_command_of_kubectl_has_a_row() -> None:
+    commands = list(_commands())
+    assert len(commands) > 80
+    missing = [" ".join(path) for path in commands if not any(_is_named(path, row) for row in ROWS)]
+    assert not missing
 
 
 @pytest.mark.parametrize("row", [row for row, cells in ROWS.items() if cells[1] != "yes"])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -213,3 +215,21 @@ def test_parts_add_checks_routes_and_hooks(tmp_path: Path) -> None:
         assert server.request("GET", "/muster/hello", token="").code == 401
         rocket = server.request("POST", _MAPS, {"metadata": {"name": "rocket"}})
         assert rocket.message == 'configmaps "rocket" is forbidden: no rockets here'
+
+
+def test_a_server_starts_without_what_asks_others(tmp_path: Path) -> None:
+    """HTTP clients and vectors are loaded when somebody needs them: a start is mostly the loading of modules."""
+    code = (
+        "import asyncio, sys\n"
+        "from pathlib import Path\n"
+        "from muster.server.config import ServerConfig\n"
+        "from muster.server.run import Server\n"
+        "async def main():\n"
+        f"    server = Server(ServerConfig(data_dir=Path({str(tmp_path)!r}), port=0))\n"
+        "    await server.start()\n"
+        "    print([name for name in ('aiohttp', 'numpy', 'schemathesis', 'muster.agent') if name in sys.modules])\n"
+        "    await server.stop()\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"

@@ -250,6 +250,17 @@ def test_scale(server: RunningServer, namespace: str) -> None:
     assert server.request("GET", f"{path}/d").json["spec"]["replicas"] == 6
     assert server.request("PUT", f"{path}/d/scale", {**scale, "spec": {"replicas": 4}}).code == 409
     assert server.request("PUT", f"{path}/d/scale", {"spec": {"replicas": -1}}).code == 422
+    for body in (
+        {"metadata": [None]},
+        {"spec": [6]},
+        {"spec": "6"},
+        {"metadata": {"resourceVersion": 7}},
+        {"kind": "Deployment"},
+    ):
+        for method in ("PUT", "PATCH"):
+            reply = server.request(method, f"{path}/d/scale", body, headers=_MERGE if method == "PATCH" else {})
+            assert (reply.code, reply.reason) == (400, "BadRequest"), (method, body, reply.body)
+    assert server.request("GET", f"{path}/d/scale").json["spec"] == {"replicas": 6}
 
 
 def test_every_answer_has_an_audit_id(server: RunningServer) -> None:

@@ -26,12 +26,12 @@ from muster.bench.targets import Target, muster_server
 Say = Callable[[str], None]
 FLOODS = (
     ("alone", "", 0),
-    ("200 connections that get in a loop", "gets", 200),
-    ("1,000 watchers of all pods", "watchers", 1000),
-    ("200 watchers that read nothing", "deaf", 200),
-    ("16 loops of lists of all pods", "lists", 16),
+    ("{:,} connections that get in a loop", "gets", 200),
+    ("{:,} watchers of all pods", "watchers", 1000),
+    ("{:,} watchers that read nothing", "deaf", 200),
+    ("{:,} loops of lists of all pods", "lists", 16),
 )
-"""What is beside the quiet user: in words, its kind, and its connections."""
+"""What is beside the quiet user: in words, its kind, and its connections at scale 1."""
 STOCK = 2000
 QUIET = 300
 _ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
@@ -57,11 +57,13 @@ def run(*, scale: float, say: Say) -> Iterator[FairnessLine]:
         _stock(target, max(1, int(STOCK * scale)))
         alone: Quiet | None = None
         for number, (words, kind, count) in enumerate(FLOODS):
-            with _flood(target, flood, kind, max(1, int(count * scale))):
+            connections = max(1, int(count * scale))
+            beside = words.format(connections)
+            with _flood(target, flood, kind, connections):
                 found = _quiet(target, quiet, f"quiet-{number}", max(20, int(QUIET * scale)))
             alone = alone or found
             line = FairnessLine(
-                beside=words,
+                beside=beside,
                 get_p50_ms=found.get_p50_ms,
                 get_p99_ms=found.get_p99_ms,
                 create_p50_ms=found.create_p50_ms,
@@ -70,7 +72,7 @@ def run(*, scale: float, say: Say) -> Iterator[FairnessLine]:
                 create_ratio=found.create_p99_ms / alone.create_p99_ms,
                 resident_mb=target.resident_mb(),
             )
-            say(f"{words}: get p99 {line.get_p99_ms:.1f} ms, create p99 {line.create_p99_ms:.1f} ms")
+            say(f"{beside}: get p99 {line.get_p99_ms:.1f} ms, create p99 {line.create_p99_ms:.1f} ms")
             yield line
 
 

@@ -155,8 +155,9 @@ class Local:
         from muster.server.forecasting import Forecasting
         from muster.server.queueing import Queueing
         from muster.server.turns import Turns
+        from muster.server.unattended import Unattended
 
-        self.server.extra_hooks.append(AccountedPods(allows=self._allows))
+        self.server.extra_hooks += [AccountedPods(allows=self._allows), Unattended()]
         self.server.checks["controllers"] = self._controllers_check
         self.server.extra_routes += Explaining(self._engine, lambda: self.server.store.catalog, self._image).routes()
         turns = Turns()

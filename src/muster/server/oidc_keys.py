@@ -14,18 +14,21 @@ import asyncio
 import os
 import ssl
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-import aiohttp
 import msgspec
 
 from muster import __version__
 from muster.client.urls import proxy_from_environment
 from muster.objects.time import Clock
+from muster.server import late
 from muster.server.jws import Token, VerifyKey, key_of_jwk
 from muster.server.logs import logger
 from muster.server.oidc_settings import Issuer
+
+if TYPE_CHECKING:
+    import aiohttp
 
 log = logger(__name__)
 ATTEMPT_SPACING_S: Final = 10.0
@@ -124,10 +127,11 @@ class IssuerKeys:
         if self._tls is None:
             cadata = self._issuer.ca_pem or None
             self._tls = await asyncio.to_thread(ssl.create_default_context, cadata=cadata)
+        client = await late.load("aiohttp")
         headers = {"User-Agent": f"muster/{__version__}", "Accept": "application/json", "Accept-Encoding": "identity"}
         # Not compressed: a few bytes could become more than may be read.
-        options: dict[str, Any] = {"cookie_jar": aiohttp.DummyCookieJar(), "auto_decompress": False}
-        async with aiohttp.ClientSession(headers=headers, **options) as session:
+        options: dict[str, Any] = {"cookie_jar": client.DummyCookieJar(), "auto_decompress": False}
+        async with client.ClientSession(headers=headers, **options) as session:
             discovery = await self._document(session, self._issuer.discovery)
             told, place = discovery.get("issuer"), discovery.get("jwks_uri")
             if told != self._issuer.url:

@@ -21,6 +21,7 @@ import os
 import ssl
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from starlette.routing import BaseRoute
 
@@ -38,11 +39,12 @@ from muster.server.bandwidth_admission import BandwidthFits
 from muster.server.bootstrap import Keeper, bootstrap, ensure_admin_token
 from muster.server.change_notes import ChangeNotes
 from muster.server.config import ServerConfig, check
+from muster.server.exchange import Handler, Request, Response, Stream
 from muster.server.flow import Flow
 from muster.server.handlers import ResourceHandlers
 from muster.server.job_selector import JobSelector
 from muster.server.joining import Joining
-from muster.server.late_logs import LateLogs
+from muster.server.late import Late
 from muster.server.limits_admission import SubmissionLimits
 from muster.server.listener import Listener
 from muster.server.logs import logger
@@ -62,7 +64,6 @@ from muster.server.subresources import Subresources
 from muster.server.token_keys import IssuerDiscovery, TokenKeys
 from muster.server.tokens import TOKEN_PREFIX, new_token, token_hash
 from muster.server.user_access import UserAccess
-from muster.server.webhook_calling import Caller
 from muster.server.webhook_metrics import WebhookMetrics
 from muster.server.webhook_services import resolver
 from muster.server.webhooks import Webhooks
@@ -72,6 +73,10 @@ from muster.store.embedded import EmbeddedStore
 from muster.store.embedded.admission import Admission, Admissions
 from muster.store.embedded.metrics import StoreCollector
 from muster.store.embedded.restoring import finish as finish_restore
+
+if TYPE_CHECKING:
+    from muster.server.kubelet_proxy import NodeLogs
+    from muster.server.webhook_calling import Caller
 
 log = logger(__name__)
 
@@ -213,7 +218,10 @@ class Server:
         write_kubeconfig(config.kubeconfig_path, server=self.url, ca=self.pki.ca_pem, token=token)
 
     def _webhooks(self, hooks: Admission) -> Webhooks:
-        caller = Caller(resolver(self.store), limits=self.config.limits, metrics=self.metrics)
+        caller: Late[Caller] = Late(
+            "muster.server.webhook_calling",
+            lambda module: module.Caller(resolver(self.store), limits=self.config.limits, metrics=self.metrics),
+        )
         self._undo.push_async_callback(caller.close)
         return Webhooks(
             self.memory.webhooks,
@@ -225,6 +233,20 @@ class Server:
             limits=self.config.limits,
             entropy=self._entropy,
         )
+
+    def _node_logs(self) -> Handler:
+        logs: Late[NodeLogs] = Late(
+            "muster.server.kubelet_proxy",
+            lambda module: module.NodeLogs(
+                self.store, self.pki, self.memory.nodes, limits=self.config.limits, metrics=self.metrics
+            ),
+        )
+        self._undo.push_async_callback(logs.close)
+
+        async def answer(request: Request) -> Response | Stream:
+            return await (await logs.get())(request)
+
+        return answer
 
     def _application(self, authorizer: Authorizer, audit: AuditLog | None, flow: Flow) -> App:
         config = self.config
@@ -247,9 +269,7 @@ class Server:
             limits=config.limits,
             entropy=self._entropy,
         ).register()
-        logs = LateLogs(lambda made: made(self.store, self.pki, self.memory.nodes, limits=config.limits, metrics=self.metrics))
-        self._undo.push_async_callback(logs.close)
-        self.handlers.subresources[("", "pods", "log")] = logs
+        self.handlers.subresources[("", "pods", "log")] = self._node_logs()
         routes = Routes(self.store, self.metrics, lambda: self.address)
         routes.checks.update(self.checks)
         ResourceMetrics(self.handlers, self.store, clock=config.clock, limits=config.limits).register()

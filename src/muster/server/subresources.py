@@ -27,7 +27,19 @@ from muster.server.tokens import AUDIENCE, BOUND_KINDS, service_account_claims, 
 from muster.store.contract import PatchType
 from muster.store.embedded import EmbeddedStore
 
-_INTERACTIVE = ("exec", "attach", "portforward", "proxy")
+_NO_CONNECTION = "it has no connection into running containers"
+_NO_CHANGE = "the containers of a pod stay as they were created; make another pod"
+_NOT_SERVED = {
+    ("pods", "exec"): _NO_CONNECTION,
+    ("pods", "attach"): _NO_CONNECTION,
+    ("pods", "portforward"): _NO_CONNECTION,
+    ("pods", "proxy"): _NO_CONNECTION,
+    ("services", "proxy"): _NO_CONNECTION,
+    ("nodes", "proxy"): _NO_CONNECTION,
+    ("pods", "ephemeralcontainers"): _NO_CHANGE,
+    ("pods", "resize"): _NO_CHANGE,
+}
+"""Subresources that Kubernetes has and this server has not, and why: who asks for them is told."""
 
 
 class Subresources:
@@ -54,9 +66,8 @@ class Subresources:
         table[("", "pods", "eviction")] = self._eviction
         table[("", "serviceaccounts", "token")] = self._token
         table[("*", "*", "scale")] = self._scale
-        for name in _INTERACTIVE:
-            table[("", "pods", name)] = self._not_supported
-        table[("", "services", "proxy")] = table[("", "nodes", "proxy")] = self._not_supported
+        for resource, name in _NOT_SERVED:
+            table[("", resource, name)] = self._not_supported
         self._handlers.virtual[("", "bindings")] = self._binding
 
     # --- pods
@@ -120,8 +131,8 @@ class Subresources:
     async def _not_supported(self, request: Request) -> Response:
         info = request.info
         raise MethodNotAllowed(
-            f"{info.subresource} is not supported by this server ({info.resource}/{info.name}): it has no connection into "
-            "running containers",
+            f"{info.subresource} is not supported by this server ({info.resource}/{info.name}): "
+            f"{_NOT_SERVED[info.resource, info.subresource]}",
             kind=info.resource,
             name=info.name,
         )
@@ -217,6 +228,7 @@ class Subresources:
                 raise BadRequest("apply is not supported on scale; use a merge patch or replace it")
             # A strategic patch on a Scale has no lists to merge, so it is a merge patch.
             wanted = apply_json_patch(scale, patch) if kind is PatchType.JSON else apply_merge_patch(scale, patch)
+            _check_kind(wanted, "Scale")
         else:
             _require(request, "get")
             return Response(body=encode(scale, form), content_type=form.content_type)

@@ -30,7 +30,7 @@ from muster.objects.status import BadRequest, TooManyRequests
 from muster.server.config import ServerLimits
 from muster.server.decoding import decode_json
 from muster.server.metrics import Metrics
-from muster.server.webhook_matching import Hook
+from muster.server.webhook_matching import CallFailed, Hook
 from muster.server.webhook_services import Address, Resolve, Unresolved
 
 _TRIED_MAX: Final = 3
@@ -47,10 +47,6 @@ _SAID: Final = {
     413: "the request is too large for the server",
     429: "the server has received too many requests and has asked us to try again later",
 }
-
-
-class CallFailed(Exception):
-    """A webhook gave no answer. The text says why; what follows is up to its failurePolicy."""
 
 
 class _Lane:

@@ -65,6 +65,10 @@ class Rule(msgspec.Struct, frozen=True):
         )
 
 
+class CallFailed(Exception):
+    """A webhook gave no answer. The text says why; what follows is up to its failurePolicy."""
+
+
 class Hook(msgspec.Struct, frozen=True, kw_only=True):
     """One webhook of one configuration."""
 

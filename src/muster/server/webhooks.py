@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 from prometheus_client import Counter
@@ -44,13 +44,24 @@ from muster.server.admission_review import (
 from muster.server.audit import add_note
 from muster.server.config import ServerLimits
 from muster.server.decoding import decode_json
+from muster.server.late import Late
 from muster.server.logs import logger
 from muster.server.node_index import NODES_GROUP
-from muster.server.webhook_calling import Caller, CallFailed
-from muster.server.webhook_matching import Configurations, Hook, Match, NamespaceLabels, is_selected, namespace_of_request
+from muster.server.webhook_matching import (
+    CallFailed,
+    Configurations,
+    Hook,
+    Match,
+    NamespaceLabels,
+    is_selected,
+    namespace_of_request,
+)
 from muster.server.webhook_metrics import WebhookMetrics
 from muster.store.embedded.admission import Admission, AdmissionOperation, AdmissionRequest
 from muster.store.embedded.rules import same
+
+if TYPE_CHECKING:
+    from muster.server.webhook_calling import Caller
 
 log = logger(__name__)
 
@@ -137,7 +148,7 @@ class Webhooks:
     def __init__(
         self,
         configurations: Configurations,
-        caller: Caller,
+        caller: Late[Caller],
         *,
         again: Admission,
         namespace_labels: NamespaceLabels,
@@ -330,7 +341,7 @@ class Webhooks:
         text = octets.hex()
         uid = "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
         body = review(question_of(request, match.resource, uid), hook.review_version)
-        document: Any = await self._caller.call(hook, body, timeout_s)
+        document: Any = await (await self._caller.get()).call(hook, body, timeout_s)
         try:
             return read_answer(document, uid=uid, version=hook.review_version, is_mutating=hook.is_mutating)
         except BadAnswer as error:

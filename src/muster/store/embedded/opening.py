@@ -13,7 +13,8 @@ from muster.store.embedded.core import Core
 from muster.store.embedded.custom import CRD_ID, CustomKinds
 from muster.store.embedded.database import Database, Row
 from muster.store.embedded.errors import StoreCorrupt
-from muster.store.embedded.records import TYPES_BY_CODE, Event, Key, Record, decode, record_of
+from muster.store.embedded.facts import facts_of
+from muster.store.embedded.records import TYPES_BY_CODE, Event, FieldPaths, Key, Record, decode, record_of
 
 
 def load(core: Core, custom: CustomKinds, database: Database) -> list[int]:
@@ -51,7 +52,8 @@ class _Loader:
         collection = self._core.collection(row.resource)
         key = (row.namespace, row.name)
         place = (row.resource, key)
-        record = record_of(_decoded(row, self._database), key, row.rv, collection.field_paths, row.value)
+        facts = _checked(row, self._database, collection.field_paths)
+        record = record_of(facts, key, row.rv, collection.field_paths, row.value)
         previous = self.heads.get(place)
         type_ = TYPES_BY_CODE[row.type]
         self.heads[place] = None if type_ is EventType.DELETED else record
@@ -66,14 +68,19 @@ class _Loader:
 
 def _definitions(rows: Iterable[Row], database: Database) -> list[Raw]:
     last: dict[str, Row] = {row.name: row for row in rows if row.resource == CRD_ID}
-    return [_decoded(row, database) for row in last.values() if TYPES_BY_CODE[row.type] is not EventType.DELETED]
+    return [
+        decode.decode(row.value)
+        for row in last.values()
+        if TYPES_BY_CODE.get(row.type) is not EventType.DELETED and _checked(row, database, ())
+    ]
 
 
-def _decoded(row: Row, database: Database) -> Raw:
+def _checked(row: Row, database: Database, field_paths: FieldPaths) -> Raw:
+    """What a record needs of the row's object, which is well-formed as far as that goes."""
     try:
-        raw = decode.decode(row.value)
-        if isinstance(raw, dict) and isinstance(raw.get("metadata"), dict) and row.type in TYPES_BY_CODE:
-            return raw
+        facts = facts_of(row.value, field_paths)
+        if isinstance(facts, dict) and isinstance(facts.get("metadata"), dict) and row.type in TYPES_BY_CODE:
+            return facts
         why = "it is no object"
     except msgspec.DecodeError as error:
         why = str(error)

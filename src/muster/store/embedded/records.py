@@ -97,7 +97,15 @@ def record_of(raw: Raw, key: Key, rv: int, field_paths: FieldPaths, value: bytes
 
 
 def fields_of(raw: Raw, field_paths: FieldPaths) -> dict[str, str]:
-    return {path: text for path, parts in field_paths if (text := _text_at(raw, parts))}
+    """The values at the paths that have one, as field selectors compare them."""
+    found: dict[str, str] = {}
+    for path, parts in field_paths:
+        node: Any = raw
+        for part in parts:
+            node = node.get(part) if isinstance(node, dict) else None
+        if node is not None and (text := node if isinstance(node, str) else _text(node)):
+            found[path] = text
+    return found
 
 
 def _owner(reference: Raw) -> Owner:
@@ -111,20 +119,11 @@ def _owner(reference: Raw) -> Owner:
     )
 
 
-def _text_at(raw: Raw, parts: tuple[str, ...]) -> str:
-    """The value at a path, as field selectors compare it: booleans as Go writes them, "" for what is not there."""
-    node: Any = raw
-    for part in parts:
-        if not isinstance(node, dict):
-            return ""
-        node = node.get(part)
-        if node is None:
-            return ""
-    if isinstance(node, str):
-        return node
-    if isinstance(node, bool):
-        return "true" if node else "false"
-    return str(node) if isinstance(node, int | float) else ""
+def _text(value: Any) -> str:
+    """Booleans as Go writes them; "" for what is no single value."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | float) else ""
 
 
 class Event:

@@ -13,7 +13,7 @@ from muster.objects.conditions import is_true, set_condition
 from muster.objects.jsonpath import compile as compile_path
 from muster.objects.resources import Resource
 from muster.objects.selectors import LabelQuery, LabelSelector, from_label_selector, from_labels
-from muster.objects.status import ApiError, BadRequest, Cause, InternalError, NotFound, Raw, TooManyRequests
+from muster.objects.status import ApiError, BadRequest, Cause, InternalError, NotFound, Raw, TooManyRequests, shown
 from muster.objects.time import format_time, parse_time
 from muster.objects.view import view_of
 from muster.store.contract import EventType, PatchType, Preconditions
@@ -221,6 +221,7 @@ class Subresources:
         """Set the number of replicas; with a resourceVersion in `scale`, only if it is current."""
         served = self._registry.find(resource)
         spec_path, _, _ = self.scale_paths(resource)
+        version = _version(scale)
         replicas = _replicas(resource, name, scale)
         record = txn.read(served.collection, (namespace or "", name))
         if record is None:
@@ -237,7 +238,6 @@ class Subresources:
         for part in parts[:-1]:
             node = node.setdefault(part, {})
         node[parts[-1]] = replicas
-        version = (scale.get("metadata") or {}).get("resourceVersion")
         return await self._writes.patch(
             txn,
             resource,
@@ -296,6 +296,17 @@ def _eviction(name: str, namespace: str, grace_period_s: int | None, uid: str) -
     if uid:
         options["preconditions"] = {"uid": uid}
     return {**body, "deleteOptions": options} if options else body
+
+
+def _version(scale: Raw) -> str:
+    """The version that a Scale must find, "" for any. BadRequest for what is no Scale: nobody's replicas become 0 by a typo."""
+    for part in ("metadata", "spec"):
+        if not isinstance(scale.get(part) or {}, dict):
+            raise BadRequest(f"the Scale's {part} must be an object, not {shown(scale[part])}")
+    version = (scale.get("metadata") or {}).get("resourceVersion") or ""
+    if not isinstance(version, str):
+        raise BadRequest(f"the Scale's metadata.resourceVersion must be a string, not {shown(version)}")
+    return version
 
 
 def _replicas(resource: Resource, name: str, scale: Raw) -> int:
