@@ -75,12 +75,6 @@ def takes_s(table: Table, rows: Indices, now: float) -> Array:
     return np.maximum(now - table.submitted[rows], 0.0) + _known_or(remaining_s(table, rows, now), 0.0)
 
 
-def expected_s(table: Table, rows: Indices) -> Array:
-    """How long the work runs from a start from nothing: as its owner says, else as predicted; NaN where nobody knows."""
-    estimate = table.estimate_s[rows]
-    return np.where(np.isnan(estimate), table.predicted_s[rows], estimate)
-
-
 def served_s(table: Table, rows: Indices, now: float) -> Array:
     """How long it has run, as far as that is not lost: kept from earlier attempts, and in this one."""
     return _served_s(table.attained_s[rows], table.started[rows], now)

@@ -23,7 +23,6 @@ from typing import Any, Final
 import numpy as np
 
 from muster.engine.columns import Array
-from muster.policy.factors import expected_s
 from muster.policy.table import NAN, Lateness, Table
 
 WINDOW: Final = 10_000
@@ -159,7 +158,7 @@ class FirstCome:
         self._play(now)
         spared = int(len(self._jobs) * (100.0 - percent) / 100.0)
         bound_s = self._largest(spared, now)
-        if not spared or not len(takes_s) or not float(np.fmax.reduce(takes_s)) > bound_s:
+        if not spared or not len(takes_s) or not takes_s.max() > bound_s:
             return Lateness(bound_s)
         later = np.concatenate([takes_s[takes_s > bound_s], self._took[-spared:]])
         if len(later) <= spared:
@@ -241,14 +240,16 @@ class FirstCome:
         while len(self._jobs) >= JOBS_MAX:
             self._erase(next(iter(self._jobs.values())))
         # Rounded down: what fills the cluster together must fit on paper too. Who has no share, takes nothing.
-        share = float(np.nan_to_num(np.clip(table.dominant[row], 0.0, 1.0)))
-        job = _Job(self._key(row), float(table.submitted[row]), int(share * WHOLE))
+        share = float(table.dominant[row])
+        job = _Job(self._key(row), float(table.submitted[row]), 0 if math.isnan(share) else int(min(share, 1.0) * WHOLE))
         job.unit, job.run_s = table.ids[row], self._expected_s(row)
         self._jobs[job.key] = self._of_unit[job.unit] = job
         return job
 
     def _expected_s(self, row: int) -> float:
-        return float(expected_s(self._table, np.array([row]))[0])
+        """How long the work runs from a start from nothing: as its owner says, else as predicted; NaN where nobody knows."""
+        estimate_s = float(self._table.estimate_s[row])
+        return float(self._table.predicted_s[row]) if math.isnan(estimate_s) else estimate_s
 
     def _job_of(self, row: int) -> _Job | None:
         """The job that the unit is of, if it was here before; from now on it is this unit."""
