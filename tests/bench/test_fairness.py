@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from click.testing import CliRunner
@@ -16,6 +17,6 @@ def test_a_line_for_each_flood() -> None:
     ran = CliRunner().invoke(command.bench, ["run", "fairness", "--scale", "0.01", "--json"])
     assert ran.exit_code == 0, ran.output
     lines = [json.loads(line) for line in ran.stdout.splitlines()]
-    assert [line["beside"] for line in lines] == [words for words, _, _ in FLOODS]
+    assert [re.sub(r"^[\d,]+", "{:,}", line["beside"]) for line in lines] == [words for words, _, _ in FLOODS]
     assert lines[0]["get_ratio"] == lines[0]["create_ratio"] == 1.0
     assert all(0 < line["get_p50_ms"] <= line["get_p99_ms"] for line in lines)

@@ -12,7 +12,7 @@ from muster.policy.builtin import NAMES, builtin_policies, builtin_spec
 from tests.policy.building import FIFO, SHORTEST, World
 
 BOUND_S = 400
-BUILTIN_BOUND_S_MAX = 6 * 7 * 86_400
+BUILTIN_BOUND_S_MAX = 10 * 7 * 86_400
 SMALLEST: dict[str, Any] = {"factors": [{"name": "size", "source": "Size", "key": "gpu"}], "formula": "-size"}
 
 

@@ -38,8 +38,8 @@ _RFC3339 = re.compile(
     re.ASCII,
 )
 _TEXT_LEN_MAX = 80
-_FIRST_S = -62_135_596_800
-_LAST_S = 253_402_300_799
+FIRST_S = -62_135_596_800
+LAST_S = 253_402_300_799
 """The first and the last second that can be written: years have four digits."""
 
 
@@ -52,7 +52,7 @@ def format_time(instant: float) -> str:
 def _format_second(whole_s: int) -> str:
     """Remembered, because thousands of objects are stamped in the same second. Arithmetic on whole seconds is exact where
     fromtimestamp(float) would round; without a zone, so that isoformat adds none."""
-    written_s = min(max(whole_s, _FIRST_S), _LAST_S)
+    written_s = min(max(whole_s, FIRST_S), LAST_S)
     return datetime.fromtimestamp(written_s, tz=UTC).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
 
 

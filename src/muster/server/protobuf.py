@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from muster.objects.status import BadRequest, Raw, UnsupportedMediaType
-from muster.objects.time import format_micro_time, format_time
+from muster.objects.time import FIRST_S, LAST_S, format_micro_time, format_time
 
 MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 MAGIC = b"k8s\x00"
@@ -220,5 +220,7 @@ def _time(value: Any, form: Any) -> str | None:
     seconds = _signed(parts.get(1, 0))
     if not parts or seconds == _ZERO_TIME_S:
         return None
+    if not FIRST_S <= seconds <= LAST_S:
+        raise ValueError(f"a time of {seconds} s is beyond the years 1 to 9999")
     text: str = form(seconds + _signed(parts.get(2, 0)) / 1e9)
     return text

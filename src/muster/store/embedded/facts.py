@@ -36,6 +36,8 @@ def facts_of(value: bytes, field_paths: FieldPaths) -> Raw:
 
 @functools.lru_cache(maxsize=1024)
 def _decoder(field_paths: FieldPaths) -> msgspec.json.Decoder[Any]:
+    if not all(path.isascii() for path, _ in field_paths):
+        return decode  # msgspec does not find such names in the members of a type
     wanted: Wanted = {"apiVersion": {}, "metadata": {name: {} for name in _METADATA}}
     for _, parts in sorted(field_paths, key=lambda path: len(path[1])):
         _want(wanted, parts)
