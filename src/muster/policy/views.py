@@ -32,6 +32,9 @@ class Views:
         self._views: dict[int, View] = {}
         """By policy, for the moment."""
         self._views_of: tuple[object, ...] = ()
+        self._late: dict[int, Mapping[str, Lateness]] = {}
+        self._late_of: tuple[float, int] = (-1.0, -1)
+        """By policy, and for which moment: whoever starts takes as long as before, so only the time and events change it."""
         self._sources: dict[int, tuple[SchedulingPolicySpec, frozenset[str]]] = {}
         """By policy: what its factors read."""
 
@@ -56,9 +59,15 @@ class Views:
     def _lateness(self, spec: SchedulingPolicySpec) -> Mapping[str, Lateness]:
         """By the key of each factor `Tail`."""
         table, now = self._book.table, self._state.now
-        there = takes_s(table, nonzero(table.is_waiting | table.is_running), now)
-        keys = {factor.key for factor in spec.factors if factor.source == "Tail"}
-        return {key: self._first_come.lateness(tail_percent(key), there, now) for key in sorted(keys)}
+        if self._late_of != (now, self._book.epoch):
+            self._late, self._late_of = {}, (now, self._book.epoch)
+        found = self._late.get(id(spec))
+        if found is None:
+            there = takes_s(table, nonzero(table.is_waiting | table.is_running), now)
+            keys = sorted({factor.key for factor in spec.factors if factor.source == "Tail"})
+            found = {key: self._first_come.lateness(tail_percent(key), there, now) for key in keys}
+            self._late[id(spec)] = found
+        return found
 
     def _sources_of(self, spec: SchedulingPolicySpec) -> frozenset[str]:
         kept = self._sources.get(id(spec))
