@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from muster.cli.accounts_view import budget_text, group_row, me_lines, note_text
 from muster.cli.errors import ExitCode
 from tests.cli.conftest import Run
 from tests.cli.support import Up, environment
+from tests.waiting import blocked_until
 
 PEOPLE = """
 apiVersion: muster.dev/v1alpha1
@@ -161,11 +161,8 @@ def test_users_see_pools_before_they_submit(admin: Run, tmp_path: Path) -> None:
     vic = _login(admin, "vic", tmp_path)
     pool = "{apiVersion: muster.dev/v1alpha1, kind: NodePool, metadata: {name: all}, spec: {selector: {}}}"
     assert admin("apply", "-f", "-", stdin=pool).code == 0
-    for _ in range(100):
-        seen = admin("pool", "--kubeconfig", vic)
-        if "/" in seen.out:
-            break
-        time.sleep(0.1)
+    blocked_until(lambda: "/" in admin("pool", "--kubeconfig", vic).out)
+    seen = admin("pool", "--kubeconfig", vic)
     assert seen.code == 0, seen.err
     whole = admin("pool")
     assert [line.split()[:3] for line in seen.out.splitlines()] == [line.split()[:3] for line in whole.out.splitlines()]
@@ -180,10 +177,7 @@ def test_one_sees_oneself_in_line_and_not_the_others(admin: Run, tmp_path: Path)
             "run", "--detach", "--name", name, "--cpu", "3", "--node-selector", "no=node", "--kubeconfig", who, "--", "true"
         )
         assert sent.code == 0, sent.err
-    for _ in range(100):
-        if admin("queue", "default").out.count("default/of-") == 2:
-            break
-        time.sleep(0.1)
+    blocked_until(lambda: admin("queue", "default").out.count("default/of-") == 2)
     line = admin("queue", "default", "--kubeconfig", vic).out
     assert ("default/of-vic" in line, "default/of-dean" in line, line.count("(not yours to see)")) == (True, False, 1)
     assert admin("queue", "default", "--kubeconfig", dean).out.count("default/of-") == 2, "who administers sees them all"
