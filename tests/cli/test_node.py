@@ -13,6 +13,7 @@ import pytest
 
 from muster.cli.errors import ExitCode
 from muster.objects.labels import Kuscia, Muster
+from muster.objects.quantity import Quantity
 from tests.cli.conftest import Run
 from tests.cli.support import Up
 
@@ -40,30 +41,31 @@ def node(muster: Run, request: pytest.FixtureRequest) -> Iterator[str]:
     assert muster("delete", "node", name).code == ExitCode.OK
 
 
-def read(muster: Run, name: str) -> tuple[dict[str, str], str | None, str | None]:
-    """Muster's annotations without their prefix, and the resource in capacity and allocatable."""
+def read(muster: Run, name: str) -> tuple[dict[str, str], int | None, int | None]:
+    """Muster's annotations without their prefix, and the resource in capacity and allocatable, in Mbps."""
     raw: Any = json.loads(muster("get", "node", name, "-o", "json").out)
     assert raw["metadata"]["annotations"]["keep"] == "me"
     notes = {k.removeprefix("muster.dev/"): v for k, v in raw["metadata"]["annotations"].items() if k.startswith("muster.dev/")}
     status = raw.get("status", {})
     found = [status.get(word, {}).get(Kuscia.RESOURCE_BANDWIDTH) for word in ("capacity", "allocatable")]
-    return notes, found[0], found[1]
+    amounts = [None if text is None else Quantity.parse(text).value() for text in found]
+    return notes, amounts[0], amounts[1]
 
 
 def test_one_figure_sets_both(muster: Run, node: str) -> None:
     done = muster("node", "set-bandwidth", node, "10Gi", "--reserve", "100M")
     assert done.code == ExitCode.OK, done.err
     assert done.out == (f"node/{node} bandwidth: egress none -> 10Gbps, ingress none -> 10Gbps, held back 0bps -> 100Mbps\n")
-    assert read(muster, node) == ({"bandwidth": "10Gbps", "bandwidth-reserved": "100Mbps"}, "10000", "9900")
+    assert read(muster, node) == ({"bandwidth": "10Gbps", "bandwidth-reserved": "100Mbps"}, 10000, 9900)
 
 
 def test_a_direction_by_itself_and_back(muster: Run, node: str) -> None:
     assert muster("node", "set-bandwidth", node, "10Gbps", "--ingress", "1500.5Mbps").code == ExitCode.OK
-    assert read(muster, node) == ({"bandwidth": "10Gbps", "bandwidth-ingress": "1500.5Mbps"}, "1500", "1500")
+    assert read(muster, node) == ({"bandwidth": "10Gbps", "bandwidth-ingress": "1500.5Mbps"}, 1500, 1500)
     done = muster("node", "set-bandwidth", node, "--egress", "2G")
     assert "egress 10Gbps -> 2Gbps, ingress 1500.5Mbps -> 1500.5Mbps" in done.out
     assert muster("node", "set-bandwidth", node, "1G").code == ExitCode.OK
-    assert read(muster, node) == ({"bandwidth": "1Gbps"}, "1000", "1000"), "one figure for both again"
+    assert read(muster, node) == ({"bandwidth": "1Gbps"}, 1000, 1000), "one figure for both again"
     assert muster("node", "set-bandwidth", node, "--reserve", "0").code == ExitCode.OK
 
 
@@ -76,7 +78,7 @@ def test_unset_leaves_what_the_agent_found(muster: Run, node: str) -> None:
     assert muster("apply", "--field-manager", "agent", "-f", "-", stdin=agent).code == ExitCode.OK
     assert muster("node", "set-bandwidth", node, "10Gbps").code == ExitCode.OK
     assert "egress 10Gbps -> 2Gbps" in muster("node", "set-bandwidth", node, "--unset").out
-    assert read(muster, node)[1:] == ("2000", "2000")
+    assert read(muster, node)[1:] == (2000, 2000)
 
 
 def test_a_dry_run_writes_nothing(muster: Run, node: str) -> None:
@@ -132,4 +134,4 @@ def test_a_reserve_on_what_another_agent_published(muster: Run, node: str, local
     done = muster("node", "set-bandwidth", node, "--reserve", "100M")
     assert done.code == ExitCode.OK, done.err
     assert "egress 1Gbps -> 1Gbps, ingress 1Gbps -> 1Gbps, held back 0bps -> 100Mbps" in done.out
-    assert read(muster, node) == ({"bandwidth-reserved": "100Mbps"}, "1000", "990"), "its publisher's figures stay"
+    assert read(muster, node) == ({"bandwidth-reserved": "100Mbps"}, 1000, 990), "its publisher's figures stay"

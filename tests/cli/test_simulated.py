@@ -187,7 +187,7 @@ class TestUp:
     def test_pods_run_pretend_and_end_as_they_say(self, up: Up) -> None:
         nodes = json.loads(self.kubectl(up, "get", "nodes", "-o", "json"))["items"]
         assert [node["metadata"]["name"] for node in nodes] == ["simulated-alice-1", "simulated-default-1"]
-        assert nodes[0]["status"]["allocatable"]["kuscia.io/bandwidth"] == "10000"
+        assert nodes[0]["status"]["allocatable"]["kuscia.io/bandwidth"] == "10k"
         self.kubectl(up, "apply", "-f", "-", stdin=POD.format(name="bad", seconds=1, code=7))
         self.kubectl(up, "wait", "--for=jsonpath={.status.phase}=Failed", "pod/bad", "--timeout=60s")
         assert self.kubectl(up, "logs", "bad").splitlines() == [

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.objects.native.case import Case, Change, whole
-from tests.objects.native.tables import CASES, CHANGES, DEFAULTED
+from tests.objects.native.tables import CASES, CHANGES, DEFAULTED, EMPTY, POINTERS, WRITTEN_OTHERWISE
 from tests.objects.test_crd_on_kubernetes import call
 from tests.objects.test_validation import admitted
 
@@ -116,7 +116,10 @@ def differences(ours: Any, theirs: Any, path: str) -> Iterator[str]:
         yield f"{path}: ours is {ours!r}, theirs is {theirs!r}"
 
 
-@pytest.mark.parametrize(("group", "kind", "body"), DEFAULTED, ids=[f"{kind}-{i}" for i, (_, kind, _) in enumerate(DEFAULTED)])
+FILLED = [*DEFAULTED, *EMPTY, *WRITTEN_OTHERWISE]
+
+
+@pytest.mark.parametrize(("group", "kind", "body"), FILLED, ids=[f"{kind}-{i}" for i, (_, kind, _) in enumerate(FILLED)])
 def test_what_the_real_server_fills_in_we_fill_in(kubernetes: ControlPlane, group: str, kind: str, body: Raw) -> None:
     resource = CATALOG.by_kind(group, kind)
     raw = whole(group, kind, body)
@@ -125,6 +128,14 @@ def test_what_the_real_server_fills_in_we_fill_in(kubernetes: ControlPlane, grou
     ours, causes = admitted(group, kind, raw)
     assert causes == []
     assert list(differences(ours, answer, "")) == []
+
+
+@pytest.mark.parametrize(("group", "kind", "body"), POINTERS, ids=[kind for _, kind, _ in POINTERS])
+def test_an_empty_text_behind_a_pointer_is_refused(kubernetes: ControlPlane, group: str, kind: str, body: Raw) -> None:
+    raw = whole(group, kind, body)
+    code, answer = call(kubernetes, "POST", f"{collection(CATALOG.by_kind(group, kind))}?dryRun=All", raw)
+    assert code == 422, answer
+    assert admitted(group, kind, raw)[1]
 
 
 REMOVED_FIELDS = ("metadata.clusterName", "spec.topologyKeys", "spec.ipFamily", "ephemeral.readOnly")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.objects.quantity import ZERO, Family, Quantity, canonical
+from muster.objects.quantity import ZERO, Family, Quantity, as_kept, canonical
 
 CANONICAL = [
     ("0", "0"), ("0.0", "0"), ("-0", "0"), ("00", "0"), ("0Ki", "0"), ("0e5", "0"),
@@ -158,3 +158,31 @@ def test_order_is_that_of_the_amounts(left: Quantity, right: Quantity) -> None:
 def test_any_text_parses_or_is_a_value_error(text: str) -> None:
     with contextlib.suppress(ValueError):
         assert Quantity.parse(text).family in Family
+
+
+@pytest.mark.parametrize(
+    ("value", "listed", "alone"),
+    [
+        (0.5, "500m", "500m"),
+        (2, "2", "2"),
+        (1000, "1k", "1k"),
+        (1024, "1024", "1024"),
+        (2.0, "2", "2"),
+        (0.00001, "1m", "10u"),
+        ("0.0001", "1m", "100u"),
+        ("-0.0001", "-1m", "-100u"),
+        ("1024Mi", "1Gi", "1Gi"),
+        ("1.5Gi", "1536Mi", "1536Mi"),
+        ("12e5", "1200e3", "1200e3"),
+        ("0Gi", "0", "0"),
+        ("1000m", "1", "1"),
+    ],
+)
+def test_how_kubernetes_keeps_it(value: object, listed: str, alone: str) -> None:
+    assert (as_kept(value, is_listed=True), as_kept(value, is_listed=False)) == (listed, alone)
+    assert as_kept(listed, is_listed=True) is listed
+
+
+@pytest.mark.parametrize("value", ["", "1 Gi", "x", "1" * 200, 10**40, math.inf, math.nan, 1e300, True, None, [], {"a": 1}])
+def test_what_is_no_quantity_is_kept_as_it_is(value: object) -> None:
+    assert as_kept(value, is_listed=True) is value

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from muster.objects.catalog import CATALOG
-from muster.objects.schema import NULL_IS_ABSENT, PRESERVE, publishable, schema_of
+from muster.objects.schema import EMPTY_IS_ABSENT, NULL_IS_ABSENT, PRESERVE, publishable, schema_of
 from muster.objects.status import Raw
 from muster.objects.structural import Structural
 from muster.objects.view import ATOMIC, KEEP_UNKNOWN, Int32, IntOrString, QuantityValue, View, keyed, merged
@@ -83,8 +83,8 @@ PART = {
         ("small", {"type": "integer", "format": "int32"}),
         ("ratio", {"type": "number", "format": "double", "default": 0.5}),
         ("flag", {"type": "boolean", "default": True}),
-        ("colour", {"type": "string", "enum": ["red", "blue"], "default": "red"}),
-        ("mode", {"type": "string", "enum": ["a", "b"], "default": "a"}),
+        ("colour", {"type": "string", "enum": ["red", "blue"], "default": "red", EMPTY_IS_ABSENT: True}),
+        ("mode", {"type": "string", "enum": ["a", "b"], "default": "a", EMPTY_IS_ABSENT: True}),
         ("port", {"x-kubernetes-int-or-string": True}),
         ("plainPort", {"x-kubernetes-int-or-string": True}),
         ("labels", {"type": "object", "additionalProperties": {"type": "string"}}),

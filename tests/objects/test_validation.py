@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.counts import examples
 from tests.objects.native.case import Case, Change, pod, whole
-from tests.objects.native.tables import CASES, CHANGES, DEFAULTED
+from tests.objects.native.tables import CASES, CHANGES, DEFAULTED, EMPTY, POINTERS, WRITTEN_OTHERWISE
 
 from muster.objects.catalog import CATALOG
 from muster.objects.kinds.defaults import apply_defaults
@@ -52,6 +52,57 @@ def test_changes(case: Change) -> None:
     _, causes = admitted(case.group, case.kind, whole(case.group, case.kind, case.after), before)
     fields = [cause.field for cause in causes]
     assert (case.refused in fields) if case.refused else fields == [], causes
+
+
+@pytest.mark.parametrize(("group", "kind", "body"), EMPTY, ids=[f"{kind}-{i}" for i, (_, kind, _) in enumerate(EMPTY)])
+def test_an_empty_text_is_an_unset_one(group: str, kind: str, body: Raw) -> None:
+    full, causes = admitted(group, kind, whole(group, kind, body))
+    assert causes == []
+    assert full == admitted(group, kind, without_empty(whole(group, kind, body)))[0]
+
+
+def without_empty(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without_empty(inner) for key, inner in value.items() if inner != ""}
+    return [without_empty(inner) for inner in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize(("group", "kind", "body"), POINTERS, ids=[kind for _, kind, _ in POINTERS])
+def test_an_empty_text_behind_a_pointer_is_a_wrong_value(group: str, kind: str, body: Raw) -> None:
+    assert admitted(group, kind, whole(group, kind, body))[1]
+
+
+@pytest.mark.parametrize(("group", "kind", "body"), WRITTEN_OTHERWISE)
+def test_quantities_are_kept_in_one_spelling(group: str, kind: str, body: Raw) -> None:
+    full, causes = admitted(group, kind, whole(group, kind, body))
+    assert causes == []
+    assert structural(group, kind).default(full) is full
+
+
+def test_how_the_amounts_of_a_pod_are_kept() -> None:
+    resources = {"requests": {"cpu": 0.5, "memory": "1024Mi"}, "limits": {"cpu": 2, "memory": "2.5Gi"}}
+    full, causes = admitted("", "Pod", whole("", "Pod", pod(containers=[{"name": "c", "image": "x", "resources": resources}])))
+    assert causes == []
+    assert full["spec"]["containers"][0]["resources"] == {
+        "requests": {"cpu": "500m", "memory": "1Gi"},
+        "limits": {"cpu": "2", "memory": "2560Mi"},
+    }
+
+
+def test_the_amounts_of_a_node_are_texts() -> None:
+    amounts = {"cpu": 4, "memory": "16384Mi", "pods": 110}
+    full, causes = admitted("", "Node", whole("", "Node", {"status": {"capacity": amounts, "allocatable": amounts}}))
+    assert causes == []
+    expected = {"cpu": "4", "memory": "16Gi", "pods": "110"}
+    assert (full["status"]["capacity"], full["status"]["allocatable"]) == (expected, expected)
+
+
+def test_a_custom_kind_keeps_its_amounts_as_they_were_sent() -> None:
+    view = CATALOG.by_kind("slo.koordinator.sh", "NodeMetric").view
+    assert view is not None
+    raw = {"status": {"nodeMetric": {"nodeUsage": {"resources": {"cpu": 0.5, "memory": "1024Mi"}}}}}
+    filled = Structural(schema_of(view)).default(raw)
+    assert filled["status"]["nodeMetric"]["nodeUsage"]["resources"] == {"cpu": 0.5, "memory": "1024Mi"}
 
 
 def test_everything_wrong_is_reported_at_once() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 Entropy = Callable[[int], bytes]
@@ -46,18 +46,34 @@ _PORT_NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 Validate = Callable[[str], list[str]]
 
 
-def _remembered(validate: Validate) -> Validate:
-    """`validate` with a memory: the same keys, variables and containers come with every pod."""
-    known = functools.lru_cache(maxsize=_REMEMBERED_MAX)(lambda text: tuple(validate(text)))
+def _quick(good: re.Pattern[str]) -> Callable[[Validate], Validate]:
+    """`validate` for names of which most are `good`.
 
-    @functools.wraps(validate)
-    def remembered(text: str) -> list[str]:
-        return [*known(text)] if len(text) <= SUBDOMAIN_LEN_MAX else validate(text)
+    The same keys, variables and containers come with every pod, so they are remembered; and an object may have tens of
+    thousands of them, each another one, so those that are not are told by one look too.
+    """
+    is_good = good.fullmatch
 
-    return remembered
+    def quicker(validate: Validate) -> Validate:
+        known: set[str] = set()
+
+        @functools.wraps(validate)
+        def quick(text: str) -> list[str]:
+            if text in known:
+                return []
+            if not is_good(text):
+                return validate(text)
+            if len(known) >= _REMEMBERED_MAX:
+                known.clear()
+            known.add(text)
+            return []
+
+        return quick
+
+    return quicker
 
 
-@_remembered
+@_quick(re.compile(rf"(?=.{{1,{LABEL_LEN_MAX}}}\Z){_DNS1123_LABEL.pattern}"))
 def validate_label_name(text: str) -> list[str]:
     """A DNS label as in RFC 1123: what namespaces, parties and containers are called."""
     return _check(
@@ -68,7 +84,7 @@ def validate_label_name(text: str) -> list[str]:
     )
 
 
-@_remembered
+@_quick(re.compile(rf"(?=.{{1,{SUBDOMAIN_LEN_MAX}}}\Z){_DNS1123_SUBDOMAIN.pattern}"))
 def validate_subdomain(text: str) -> list[str]:
     """DNS labels joined by dots: what most objects are called."""
     return _check(
@@ -102,7 +118,11 @@ def validate_path_segment(text: str) -> list[str]:
     return problems
 
 
-@_remembered
+@_quick(
+    re.compile(
+        rf"(?:(?=[^/]{{1,{SUBDOMAIN_LEN_MAX}}}/){_DNS1123_SUBDOMAIN.pattern}/)?(?=[^/]{{1,{LABEL_LEN_MAX}}}\Z){_QUALIFIED.pattern}"
+    )
+)
 def validate_qualified_name(text: str) -> list[str]:
     """`name` or `prefix/name`: label keys, annotation keys, finalizers, resource names."""
     prefix, slash, name = text.rpartition("/")
@@ -119,7 +139,7 @@ def validate_label_key(text: str) -> list[str]:
     return validate_qualified_name(text)
 
 
-@_remembered
+@_quick(re.compile(rf"(?=.{{1,{LABEL_LEN_MAX}}}\Z){_QUALIFIED.pattern}"))
 def validate_label_value(text: str) -> list[str]:
     """Empty is a value."""
     if not text:
@@ -129,27 +149,40 @@ def validate_label_value(text: str) -> list[str]:
 
 def validate_labels(labels: Mapping[str, Any]) -> list[tuple[str, str]]:
     """All that is wrong with a map of labels, as (key, message)."""
-    problems = [(key, f"key {problem}") for key in labels for problem in validate_label_key(key)]
+    return list(label_problems(labels))
+
+
+def label_problems(labels: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """`validate_labels`, one by one."""
+    for key in labels:
+        for problem in validate_label_key(key):
+            yield key, f"key {problem}"
     for key, value in labels.items():
         if not isinstance(value, str):
-            problems.append((key, f"value must be a string, not {type(value).__name__}; quote it"))
+            yield key, f"value must be a string, not {type(value).__name__}; quote it"
         else:
-            problems += [(key, f"value {value[:80]!r} {problem}") for problem in validate_label_value(value)]
-    return problems
+            for problem in validate_label_value(value):
+                yield key, f"value {value[:80]!r} {problem}"
 
 
 def validate_annotations(annotations: Mapping[str, Any]) -> list[tuple[str, str]]:
     """All that is wrong with a map of annotations, as (key, message). Keys are compared without case, values are free text."""
-    problems = [(key, f"key {problem}") for key in annotations for problem in validate_qualified_name(key.lower())]
+    return list(annotation_problems(annotations))
+
+
+def annotation_problems(annotations: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """`validate_annotations`, one by one."""
+    for key in annotations:
+        for problem in validate_qualified_name(key.lower()):
+            yield key, f"key {problem}"
     size_bytes = 0
     for key, value in annotations.items():
         if not isinstance(value, str):
-            problems.append((key, f"value must be a string, not {type(value).__name__}; quote it"))
+            yield key, f"value must be a string, not {type(value).__name__}; quote it"
         else:
             size_bytes += len(key.encode("utf-8", "surrogatepass")) + len(value.encode("utf-8", "surrogatepass"))
     if size_bytes > ANNOTATIONS_BYTES_MAX:
-        problems.append(("", f"annotations hold {size_bytes} bytes together; the limit is {ANNOTATIONS_BYTES_MAX}"))
-    return problems
+        yield "", f"annotations hold {size_bytes} bytes together; the limit is {ANNOTATIONS_BYTES_MAX}"
 
 
 def validate_config_key(text: str) -> list[str]:
@@ -160,7 +193,7 @@ def validate_config_key(text: str) -> list[str]:
     return problems or (["may not begin with '..'"] if text.startswith("..") else [])
 
 
-@_remembered
+@_quick(re.compile(rf"(?!\.)(?=.{{1,{SUBDOMAIN_LEN_MAX}}}\Z){_ENV_NAME.pattern}"))
 def validate_env_name(text: str) -> list[str]:
     """The name of an environment variable."""
     if text == "." or text.startswith(".."):
@@ -168,7 +201,7 @@ def validate_env_name(text: str) -> list[str]:
     return _check(text, _ENV_NAME, None, "letters, digits, '-', '_' and '.', and may not begin with a digit")
 
 
-@_remembered
+@_quick(re.compile(rf"(?=.{{1,15}}\Z)(?=[0-9-]*[a-z]){_PORT_NAME.pattern}"))
 def validate_port_name(text: str) -> list[str]:
     """The name of a port, as IANA has them."""
     problems = _check(text, _PORT_NAME, 15, "lower case letters, digits and single '-' between them")
@@ -200,6 +233,14 @@ def generated_name(prefix: str, entropy: Entropy) -> str:
         number, digit = divmod(number, len(_GENERATED_ALPHABET))
         suffix.append(_GENERATED_ALPHABET[digit])
     return prefix[: LABEL_LEN_MAX - _GENERATED_LEN] + "".join(suffix)
+
+
+def random_uid(entropy: Entropy) -> str:
+    """A random UUID (version 4)."""
+    octets = bytearray(entropy(16))
+    octets[6], octets[8] = octets[6] & 0x0F | 0x40, octets[8] & 0x3F | 0x80
+    text = octets.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def _check(text: str, pattern: re.Pattern[str], len_max: int | None, allowed: str) -> list[str]:

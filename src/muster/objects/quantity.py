@@ -15,8 +15,9 @@ import functools
 import math
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
 _NANO: Final = 10**9
 _BINARY_MAX: Final = 2**63 - 1
@@ -169,6 +170,34 @@ ZERO: Final = Quantity()
 def canonical(value: str | int | float) -> str:
     """The canonical text of what a manifest holds: `1000m` is `1`. ValueError as in `Quantity.parse`."""
     return str(Quantity.parse(value))
+
+
+def as_kept(value: Any, *, is_listed: bool) -> Any:
+    """`value` as Kubernetes keeps it: canonical text. What is no quantity is returned as it is, for a check to refuse.
+
+    `is_listed`: it stands in a list of resources, where anything finer than a thousandth is rounded away from zero.
+    What is canonical already comes back itself.
+    """
+    try:
+        if type(value) is str:
+            text = _kept_text(value, is_listed)
+            return value if text == value else text
+        if type(value) is int:
+            return str(Quantity.parse(value))
+        if type(value) is float:
+            # Written out: the exponent in a float's text is Python's choice, not the family that the sender chose.
+            return _kept_text(f"{Decimal(repr(value)):f}", is_listed)
+    except ValueError:
+        pass
+    return value
+
+
+@functools.lru_cache(maxsize=8192)
+def _kept_text(text: str, is_listed: bool) -> str:
+    quantity = _parse_text(text)
+    if is_listed and quantity.nanos % 1_000_000:
+        quantity = Quantity.of_milli(quantity.milli(), quantity.family)
+    return str(quantity)
 
 
 @functools.lru_cache(maxsize=8192)

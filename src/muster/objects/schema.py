@@ -32,6 +32,12 @@ from muster.objects.view import View
 NULL_IS_ABSENT = "x-muster-null-is-absent"
 """On a root schema: null stands for an absent field, as in Kubernetes' own kinds. Leaves the schema with `publishable`."""
 
+NATIVE = "x-muster-native"
+"""On a root schema: a kind of Kubernetes' own, which its server decodes into Go types that know neither null nor "unset"."""
+
+EMPTY_IS_ABSENT = "x-muster-empty-is-absent"
+"""On a text with a default: in a native kind "" stands for the default, since in Go it is no pointer (`| None` here)."""
+
 PRESERVE = "x-kubernetes-preserve-unknown-fields"
 _PLAIN: Mapping[Any, Raw] = {
     Any: {PRESERVE: True},
@@ -117,7 +123,7 @@ class _Walk:
         properties: Raw = {}
         required = []
         for field in msgspec.structs.fields(cls):
-            properties[field.encode_name] = _with_default(self.schema(hints[field.name], keep=keep), field)
+            properties[field.encode_name] = _with_default(self.schema(hints[field.name], keep=keep), field, hints[field.name])
             if field.required:
                 required.append(field.encode_name)
         schema: Raw = {"type": "object"}
@@ -161,12 +167,21 @@ class _Walk:
         return dict(_PLAIN[Any])
 
 
-def _with_default(schema: Raw, field: msgspec.structs.FieldInfo) -> Raw:
+def _with_default(schema: Raw, field: msgspec.structs.FieldInfo, hint: Any) -> Raw:
     if "default" in schema or field.required:
         return schema
     value = field.default_factory() if callable(field.default_factory) else field.default
     plain = msgspec.to_builtins(value)
-    return {**schema, "default": plain} if plain else schema
+    if not plain:
+        return schema
+    is_text = isinstance(plain, str) and not _may_be_none(hint)
+    return {**schema, "default": plain, EMPTY_IS_ABSENT: True} if is_text else {**schema, "default": plain}
+
+
+def _may_be_none(hint: Any) -> bool:
+    while typing.get_origin(hint) is Annotated:
+        hint = typing.get_args(hint)[0]
+    return types.NoneType in typing.get_args(hint)
 
 
 def _enum(values: Iterable[Any]) -> Raw:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from json.encoder import encode_basestring
 from typing import Any, ClassVar
 
 import msgspec
@@ -20,12 +21,27 @@ Raw = dict[str, Any]
 
 
 _SHOWN_LEN_MAX = 80
+_encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def shown(value: Any) -> str:
-    """`value` as a message quotes it: JSON, cut when it is long. For anything at all, since what is wrong may be anything."""
+    """`value` as a message quotes it: JSON, cut when it is long. For anything at all, since what is wrong may be anything.
+
+    However large `value` is, no more of it is put into words than is shown.
+    """
     try:
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        if type(value) is str:
+            text = encode_basestring(value[:_SHOWN_LEN_MAX])
+        elif type(value) is int:
+            text = str(value)
+        elif not isinstance(value, dict | list):
+            text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        else:
+            text = ""
+            for piece in _encoder.iterencode(value):
+                text += piece
+                if len(text) > _SHOWN_LEN_MAX:
+                    break
     except (TypeError, ValueError, RecursionError):
         text = type(value).__name__
     return text if len(text) <= _SHOWN_LEN_MAX else f"{text[: _SHOWN_LEN_MAX - 3]}..."

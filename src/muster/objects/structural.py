@@ -17,14 +17,11 @@ import functools
 from typing import Any
 
 from muster.objects.meta import ObjectMeta
-from muster.objects.schema import NULL_IS_ABSENT, PRESERVE, schema_of
+from muster.objects.schema import NATIVE, NULL_IS_ABSENT, PRESERVE, schema_of
 from muster.objects.status import Cause, Raw
 from muster.objects.structural_check import Check, Rules, check_of
-from muster.objects.structural_definition import definition_causes, definition_warnings
+from muster.objects.structural_definition import CAUSES_MAX, definition_causes, definition_warnings
 from muster.objects.structural_shape import Budget, Fill, Trim, fill_of, trim_of
-
-CAUSES_MAX = 64
-"""More causes than this are not reported: nobody reads them, and an answer must stay small."""
 
 _OF_THE_WHOLE = frozenset({"required", "minProperties", "maxProperties", "enum", "allOf", "anyOf", "oneOf", "not"})
 
@@ -38,7 +35,9 @@ class Structural:
     def __init__(self, schema: Raw) -> None:
         self.schema = _spelt_out(schema, is_object=True)
         self._rules = Rules(
-            null_is_absent=schema.get(NULL_IS_ABSENT) is True, unique_lists=schema.get(DUPLICATES_ALLOWED) is not True
+            null_is_absent=schema.get(NULL_IS_ABSENT) is True,
+            unique_lists=schema.get(DUPLICATES_ALLOWED) is not True,
+            is_native=schema.get(NATIVE) is True,
         )
 
     @functools.cached_property
@@ -68,7 +67,7 @@ class Structural:
         return filled if isinstance(filled, dict) else raw
 
     def prune(self, raw: Raw) -> tuple[Raw, list[str]]:
-        """`raw` without the fields that the schema does not know, and their paths."""
+        """`raw` without the fields that the schema does not know, and their paths, at most `UNKNOWN_MAX` of them."""
         unknown: list[str] = []
         trimmed = self._trim(raw, unknown) if self._trim else raw
         return trimmed, [path.removeprefix(".") for path in unknown]

@@ -37,6 +37,7 @@ class Rules(msgspec.Struct, frozen=True):
 
     null_is_absent: bool = False
     unique_lists: bool = True
+    is_native: bool = False
 
     def at(self, schema: Raw) -> Rules:
         """The rules from this node on."""
@@ -45,6 +46,7 @@ class Rules(msgspec.Struct, frozen=True):
         return Rules(
             null_is_absent=schema.get(NULL_IS_ABSENT, self.null_is_absent) is True,
             unique_lists=self.unique_lists and schema.get("x-muster-duplicates-allowed") is not True,
+            is_native=self.is_native,
         )
 
 
@@ -160,11 +162,15 @@ def _object(schema: Raw, rules: Rules) -> Check:
             if child is None:
                 if refuses_others:
                     problems = _grown(problems, key_path(key), [("", INVALID, f"Invalid value: {shown(item)}: unknown field")])
+                    if len(problems) >= _PROBLEMS_MAX:
+                        return problems
                     continue
                 child = others
             found = child(item)
             if found:
                 problems = _grown(problems, key_path(key), found)
+                if len(problems) >= _PROBLEMS_MAX:
+                    return problems  # more would not be kept
         for name in required:
             if name not in value or (null_is_absent and value[name] is None):
                 problems = _grown(problems, key_path(name), [("", REQUIRED, "Required value")])
@@ -225,6 +231,8 @@ def _array(schema: Raw, rules: Rules) -> Check:
             found = child(item)
             if found:
                 problems = _grown(problems, f"[{index}]", found)
+                if len(problems) >= _PROBLEMS_MAX:
+                    return problems  # more would not be kept
         if identity is not None and len(value) > 1 and problems is None:
             problems = _duplicates(value, identity)
         if bounds is not None and (found := bounds(value)):
@@ -254,6 +262,8 @@ def _duplicates(value: Sequence[Any], identity: Callable[[Any], Any]) -> list[Pr
         key = msgspec.json.encode(identity(item), order="deterministic")
         if key in seen:
             problems = _grown(problems, f"[{index}]", [("", DUPLICATE, f"Duplicate value: {shown(identity(item))}")])
+            if len(problems) >= _PROBLEMS_MAX:
+                return problems
         seen.add(key)
     return problems
 
@@ -358,11 +368,15 @@ def _enum_checks(schema: Raw) -> list[Check]:
     values = schema.get("enum")
     if not isinstance(values, list):
         return []
-    texts = {value for value in values if isinstance(value, str)}
+    known = {(type(value), value) for value in values if not isinstance(value, dict | list)}
+    others = [value for value in values if isinstance(value, dict | list)]
     allowed = ", ".join(shown(value) for value in values[:20]) + (", ..." if len(values) > 20 else "")
 
     def check(value: Any) -> list[Problem] | None:
-        if (value in texts) if type(value) is str else any(type(value) is type(v) and value == v for v in values):
+        if isinstance(value, dict | list):
+            if value in others:
+                return None
+        elif (type(value), value) in known:
             return None
         return [("", NOT_SUPPORTED, f"Unsupported value: {shown(value)}: supported values: {allowed}")]
 
@@ -373,7 +387,7 @@ def _junctor_checks(schema: Raw, rules: Rules) -> list[Check]:
     checks: list[Check] = []
     if isinstance(schema.get("allOf"), list):
         checks.extend(check_of(part, rules) for part in schema["allOf"] if isinstance(part, dict))
-    if isinstance(schema.get("anyOf"), list):
+    if isinstance(schema.get("anyOf"), list) and not _is_said_twice(schema):
         checks.append(_some_of([check_of(p, rules) for p in schema["anyOf"] if isinstance(p, dict)], only_one=False))
     if isinstance(schema.get("oneOf"), list):
         checks.append(_some_of([check_of(p, rules) for p in schema["oneOf"] if isinstance(p, dict)], only_one=True))
@@ -382,13 +396,23 @@ def _junctor_checks(schema: Raw, rules: Rules) -> list[Check]:
     return checks
 
 
+def _is_said_twice(schema: Raw) -> bool:
+    """`x-kubernetes-int-or-string` with the union that it stands for, as generators of definitions write it."""
+    return schema.get("x-kubernetes-int-or-string") is True and schema["anyOf"] == [{"type": "integer"}, {"type": "string"}]
+
+
 def _some_of(options: Sequence[Check], *, only_one: bool) -> Check:
     word = "exactly one of the alternatives (oneOf)" if only_one else "at least one of the alternatives (anyOf)"
 
     def check(value: Any) -> list[Problem] | None:
-        results = [option(value) or [] for option in options]
+        results: list[list[Problem]] = []
+        for option in options:
+            found = option(value)
+            if not found and not only_one:
+                return None
+            results.append(found or [])
         fitting = sum(not result for result in results)
-        if fitting == 1 or (fitting and not only_one) or not options:
+        if fitting == 1 or not options:
             return None
         if fitting:
             return [("", INVALID, f"Invalid value: {shown(value)}: must fit {word}, and fits {fitting}")]

@@ -6,7 +6,7 @@ has already named, never types, defaults or new fields. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from muster.objects.regex import compile_pattern
@@ -17,6 +17,8 @@ from muster.objects.structural_shape import trim_of
 
 DEPTH_MAX = 64
 NODES_MAX = 50_000
+CAUSES_MAX = 64
+"""More causes than this are not reported: nobody reads them, and an answer must stay small."""
 
 INT_OR_STRING = "x-kubernetes-int-or-string"
 EMBEDDED = "x-kubernetes-embedded-resource"
@@ -83,6 +85,15 @@ _WORD_TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
+_PAIRS = (
+    ("minimum", "maximum"),
+    ("minLength", "maxLength"),
+    ("minItems", "maxItems"),
+    ("minProperties", "maxProperties"),
+)
+_BOUNDS = frozenset(low for low, _ in _PAIRS)
+
+
 def definition_causes(schema: Any, field: str) -> list[Cause]:
     """Everything that keeps `schema` from being structural."""
     walk = _Walk()
@@ -120,6 +131,17 @@ def _invalid(field: str, message: str, reason: str = "FieldValueInvalid") -> Cau
 
 def _forbidden(field: str, message: str) -> Cause:
     return Cause(field=field, message=f"Forbidden: {message}", reason="FieldValueForbidden")
+
+
+def _has_type(value: Any, types: tuple[type, ...]) -> bool:
+    return value is None or (isinstance(value, types) and (not isinstance(value, bool) or bool in types))
+
+
+def _is_well_typed(word: str, value: Any) -> bool:
+    if word in _FORBIDDEN:
+        return False
+    types = _WORD_TYPES.get(word)
+    return types is None or _has_type(value, types)
 
 
 class _Walk:
@@ -174,6 +196,8 @@ class _Walk:
         self.default(schema, path)
 
     def enter(self, schema: Any, path: str, depth: int) -> bool:
+        if len(self.causes) >= CAUSES_MAX:
+            return False  # more would not be told
         self.node_count += 1
         if not isinstance(schema, dict):
             self.causes.append(_invalid(path, f"Invalid value: {shown(schema)}: a schema is an object"))
@@ -189,20 +213,9 @@ class _Walk:
 
     def words(self, schema: Raw, path: str) -> None:
         """Keywords that may stand anywhere: right types, sensible bounds."""
-        for word, way_out in _FORBIDDEN.items():
-            if word in schema:
-                self.causes.append(_forbidden(f"{path}.{word}", f"{word} is not allowed in a structural schema; {way_out}"))
-        for word, types in _WORD_TYPES.items():
-            value = schema.get(word)
-            if value is not None and (not isinstance(value, types) or (isinstance(value, bool) and bool not in types)):
-                wanted = {dict: "object", list: "array", str: "string", bool: "boolean", int: "number", float: "number"}[
-                    types[0]
-                ]
-                self.causes.append(
-                    _invalid(
-                        f"{path}.{word}", f"Invalid value: {shown(value)}: must be of type {wanted}", "FieldValueTypeInvalid"
-                    )
-                )
+        # A schema may have tens of thousands of nodes with a few words each, so the words are gone through, not the tables.
+        if not all(map(_is_well_typed, schema.keys(), schema.values())):
+            self.misused(schema, path)
         if schema.get("uniqueItems") is True:
             self.causes.append(_forbidden(f"{path}.uniqueItems", f"use {LIST_TYPE}: set instead"))
         pattern = schema.get("pattern")
@@ -211,23 +224,39 @@ class _Walk:
                 compile_pattern(pattern)
             except ValueError as error:
                 self.causes.append(_invalid(f"{path}.pattern", f"Invalid value: {error}"))
-        for low, high in (
-            ("minimum", "maximum"),
-            ("minLength", "maxLength"),
-            ("minItems", "maxItems"),
-            ("minProperties", "maxProperties"),
-        ):
-            least, most = schema.get(low), schema.get(high)
-            if isinstance(least, int | float) and isinstance(most, int | float) and least > most:
-                self.causes.append(
-                    _invalid(f"{path}.{high}", f"Invalid value: {most}: is below {low} ({least}), so no value fits")
-                )
+        if not _BOUNDS.isdisjoint(schema):
+            self.bounds(schema, path)
         required = schema.get("required")
         if isinstance(required, list) and not all(isinstance(name, str) for name in required):
             self.causes.append(_invalid(f"{path}.required", f"Invalid value: {shown(required)}: must be a list of field names"))
         step = schema.get("multipleOf")
         if isinstance(step, int | float) and not isinstance(step, bool) and step <= 0:
             self.causes.append(_invalid(f"{path}.multipleOf", f"Invalid value: {shown(step)}: must be greater than 0"))
+
+    def bounds(self, schema: Raw, path: str) -> None:
+        for low, high in _PAIRS:
+            least, most = schema.get(low), schema.get(high)
+            if isinstance(least, int | float) and isinstance(most, int | float) and least > most:
+                self.causes.append(
+                    _invalid(f"{path}.{high}", f"Invalid value: {most}: is below {low} ({least}), so no value fits")
+                )
+
+    def misused(self, schema: Raw, path: str) -> None:
+        """Keywords that are not allowed, or have values of the wrong type."""
+        for word, way_out in _FORBIDDEN.items():
+            if word in schema:
+                self.causes.append(_forbidden(f"{path}.{word}", f"{word} is not allowed in a structural schema; {way_out}"))
+        for word, types in _WORD_TYPES.items():
+            value = schema.get(word)
+            if not _has_type(value, types):
+                wanted = {dict: "object", list: "array", str: "string", bool: "boolean", int: "number", float: "number"}[
+                    types[0]
+                ]
+                self.causes.append(
+                    _invalid(
+                        f"{path}.{word}", f"Invalid value: {shown(value)}: must be of type {wanted}", "FieldValueTypeInvalid"
+                    )
+                )
 
     def type_of(self, schema: Raw, path: str) -> None:
         kind = schema.get("type")
@@ -378,13 +407,42 @@ class _Walk:
         if default is None and schema.get("nullable") is not True:
             self.causes.append(_invalid(f"{path}.default", "Invalid value: null: must not be null unless nullable is true"))
             return
-        for inner, reason, message in check_of(schema, Rules())(default) or ():
+        reached = _reached(schema, [default])
+        for inner, reason, message in check_of(reached, Rules())(default) or ():
             self.causes.append(_invalid(f"{path}.default{inner}", message, reason))
         unknown: list[str] = []
-        trim = trim_of(schema)
+        trim = trim_of(reached)
         if trim is not None:
             trim(default, unknown)
         self.causes += [_invalid(f"{path}.default{inner}", "Invalid value: the schema has no such field") for inner in unknown]
+
+
+def _reached(schema: Raw, values: Sequence[Any]) -> Raw:
+    """`schema` as far as `values` go into it.
+
+    Each level of a schema may have a default of its own, so to make the whole of what is below ready for each would take the
+    square of the schema's size.
+    """
+    if not values:
+        return {}
+    part = dict(schema)
+    properties, extra, items = (schema.get(word) for word in ("properties", "additionalProperties", "items"))
+    objects = [value for value in values if isinstance(value, dict)]
+    if isinstance(properties, dict):
+        by_name: dict[str, list[Any]] = {}
+        for value in objects:
+            for name, inner in value.items():
+                by_name.setdefault(name, []).append(inner)
+        part["properties"] = {
+            name: _reached(properties[name], found) if isinstance(properties[name], dict) else properties[name]
+            for name, found in by_name.items()
+            if name in properties
+        }
+    elif isinstance(extra, dict):
+        part["additionalProperties"] = _reached(extra, [inner for value in objects for inner in value.values()])
+    if isinstance(items, dict):
+        part["items"] = _reached(items, [item for value in values if isinstance(value, list) for item in value])
+    return part
 
 
 def _is_int_or_string(parts: Any, part: Any) -> bool:

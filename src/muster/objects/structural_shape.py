@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from muster.objects.schema import PRESERVE
+from muster.objects.quantity import as_kept
+from muster.objects.schema import EMPTY_IS_ABSENT, PRESERVE
 from muster.objects.status import Raw, RequestEntityTooLarge
 from muster.objects.structural_check import Rules, key_path
 from muster.objects.view import copy_json
@@ -42,6 +43,9 @@ Fill = Callable[[Any, Budget, Any], Any]
 """(value, what may be added, settled): a part of the value that is the very part of `settled` in its place is passed over."""
 Trim = Callable[[Any, list[str]], Any]
 
+UNKNOWN_MAX: Final = 64
+"""Paths of unknown fields that are told; more are dropped, or refused, without a word."""
+
 _MISSING = object()
 _NOTHING: Final[Raw] = {}
 
@@ -49,9 +53,12 @@ _NOTHING: Final[Raw] = {}
 def fill_of(schema: Raw, rules: Rules, path: str = "") -> Fill | None:
     """The function that puts the defaults of `schema`, which stands at `path`, into a value and drops nulls that mean "absent".
 
+    In Kubernetes' own kinds it also writes quantities the way that Kubernetes does.
     It raises RequestEntityTooLarge when the defaults are more than the budget that it is handed.
     """
     rules = rules.at(schema)
+    if rules.is_native and schema.get("format") == "quantity":
+        return _fill_quantity
     if schema.get("type") == "array" or "items" in schema:
         items = schema.get("items")
         child = fill_of(items, rules, f"{path}[*]") if isinstance(items, dict) else None
@@ -60,7 +67,7 @@ def fill_of(schema: Raw, rules: Rules, path: str = "") -> Fill | None:
     extra = schema.get("additionalProperties")
     others = fill_of(extra, rules, f"{path}[*]") if isinstance(extra, dict) else None
     if others is not None:
-        return _fill_map(others)
+        return _fill_map(_fill_listed_quantity if others is _fill_quantity else others)
     defaults = {name: inner["default"] for name, inner in properties.items() if "default" in inner}
     children = {
         name: fill for name, inner in properties.items() if (fill := fill_of(inner, rules, path + key_path(name))) is not None
@@ -72,11 +79,21 @@ def fill_of(schema: Raw, rules: Rules, path: str = "") -> Fill | None:
     )
     if not defaults and not children and not nulls_dropped:
         return None
-    return _fill_object(defaults, children, nulls_dropped, path)
+    empties_filled = frozenset(name for name in defaults if rules.is_native and properties[name].get(EMPTY_IS_ABSENT) is True)
+    return _fill_object(defaults, children, nulls_dropped, empties_filled, path)
 
 
-def _fill_object(defaults: Mapping[str, Any], children: Mapping[str, Fill], nulls_dropped: frozenset[str], path: str) -> Fill:
-    sized = [(name, default, _size(name) + _size(default)) for name, default in defaults.items()]
+def _fill_object(
+    defaults: Mapping[str, Any],
+    children: Mapping[str, Fill],
+    nulls_dropped: frozenset[str],
+    empties_filled: frozenset[str],
+    path: str,
+) -> Fill:
+    sized = [
+        (name, default, _size(name) + _size(default), "" if name in empties_filled else _MISSING)
+        for name, default in defaults.items()
+    ]
 
     def fill(value: Any, budget: Budget, settled: Any) -> Any:
         if type(value) is not dict or value is settled:
@@ -95,8 +112,8 @@ def _fill_object(defaults: Mapping[str, Any], children: Mapping[str, Fill], null
                 if filled is not item:
                     result = dict(value) if result is value else result
                     result[key] = filled
-        for name, default, size in sized:
-            if name not in result:
+        for name, default, size, unset in sized:
+            if name not in result or result[name] == unset:
                 budget.spend(size, path, name)
                 result = dict(value) if result is value else result
                 fresh = copy_json(default)
@@ -104,6 +121,14 @@ def _fill_object(defaults: Mapping[str, Any], children: Mapping[str, Fill], null
         return result
 
     return fill
+
+
+def _fill_quantity(value: Any, budget: Budget, settled: Any) -> Any:
+    return as_kept(value, is_listed=False)
+
+
+def _fill_listed_quantity(value: Any, budget: Budget, settled: Any) -> Any:
+    return as_kept(value, is_listed=True)
 
 
 def _fill_map(child: Fill) -> Fill:
@@ -141,7 +166,7 @@ def _size(value: Any) -> int:
 
 
 def trim_of(schema: Raw) -> Trim | None:
-    """The function that drops from a value what `schema` does not know, and appends the paths of what it dropped."""
+    """The function that drops from a value what `schema` does not know, and appends the paths of it, up to `UNKNOWN_MAX`."""
     if schema.get("type") == "array" or "items" in schema:
         items = schema.get("items")
         child = trim_of(items) if isinstance(items, dict) else None
@@ -172,7 +197,8 @@ def _trim_object(children: Mapping[str, Trim | None], *, keeps_all: bool) -> Tri
                 continue
             if child is _MISSING:
                 if not keeps_all:
-                    unknown.append(key_path(key))
+                    if len(unknown) < UNKNOWN_MAX:
+                        unknown.append(key_path(key))
                     result = dict(value) if result is value else result
                     del result[key]
             elif type(item) is dict or type(item) is list:
@@ -181,7 +207,8 @@ def _trim_object(children: Mapping[str, Trim | None], *, keeps_all: bool) -> Tri
                 if trimmed is not item:
                     result = dict(value) if result is value else result
                     result[key] = trimmed
-                    _prefix(unknown, count, key_path(key))
+                    if len(unknown) > count:
+                        _prefix(unknown, count, key_path(key))
         return result
 
     return trim
@@ -198,7 +225,8 @@ def _trim_map(child: Trim) -> Trim:
             if trimmed is not item:
                 result = dict(value) if result is value else result
                 result[key] = trimmed
-                _prefix(unknown, count, key_path(key))
+                if len(unknown) > count:
+                    _prefix(unknown, count, key_path(key))
         return result
 
     return trim
@@ -215,7 +243,8 @@ def _trim_list(child: Trim) -> Trim:
             if trimmed is not item:
                 result = list(value) if result is value else result
                 result[index] = trimmed
-                _prefix(unknown, count, f"[{index}]")
+                if len(unknown) > count:
+                    _prefix(unknown, count, f"[{index}]")
         return result
 
     return trim

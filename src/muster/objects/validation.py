@@ -9,17 +9,18 @@ only. Where Kubernetes refuses what one machine needs, we don't: Endpoints may h
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from muster.objects.crd_rules import validate_crd
 from muster.objects.kinds.rbac import GROUP as RBAC_GROUP
 from muster.objects.names import (
-    validate_annotations,
+    annotation_problems,
+    label_problems,
     validate_dns1035_label,
     validate_generate_name,
     validate_label_name,
-    validate_labels,
     validate_path_segment,
     validate_qualified_name,
     validate_subdomain,
@@ -41,7 +42,7 @@ from muster.objects.rules import (
     webhooks,
     workloads,
 )
-from muster.objects.rules.report import Report, obj, objs, text, texts
+from muster.objects.rules.report import Enough, Report, obj, objs, text, texts
 from muster.objects.status import Cause, Raw
 
 CAUSES_MAX: Final = 64
@@ -57,7 +58,13 @@ def validate_object(resource: Resource, raw: Raw, old: Raw | None = None, subres
     A write to the status subresource is held against the rules for metadata alone: its spec is the old one's. So is an update
     that changes nothing but metadata and status, because the rest has passed before. Nor are metadata that it leaves alone.
     """
-    report = Report()
+    report = Report(told_max=CAUSES_MAX)
+    with contextlib.suppress(Enough):
+        _check(report, resource, raw, old, subresource)
+    return report.causes[:CAUSES_MAX]
+
+
+def _check(report: Report, resource: Resource, raw: Raw, old: Raw | None, subresource: str) -> None:
     # Reviews and bindings are asked, not stored: they need no name. Metadata that stay as they were have passed before.
     if resource.verbs != ("create",) and not (old is not None and raw.get("metadata") == old.get("metadata")):
         check_metadata(report, resource, obj(raw, "metadata"), obj(old, "metadata") if old is not None else None)
@@ -74,7 +81,6 @@ def validate_object(resource: Resource, raw: Raw, old: Raw | None = None, subres
     if subresource == "" and resource.group == "" and resource.kind in ("Node", "Pod"):
         # Annotations are metadata, so these hold for every update; only what it makes wrong is reported.
         bandwidth.check_annotations(report, resource.kind, raw, old)
-    return report.causes[:CAUSES_MAX]
 
 
 def _is_same_but_metadata(raw: Raw, old: Raw) -> bool:
@@ -97,9 +103,9 @@ def check_metadata(report: Report, resource: Resource, metadata: Raw, old: Raw |
         report.forbidden("metadata.namespace", "not allowed on this type")
     elif namespace:
         report.names("metadata.namespace", namespace, validate_label_name(namespace))
-    for key, problem in validate_labels(obj(metadata, "labels")):
+    for key, problem in label_problems(obj(metadata, "labels")):
         report.invalid("metadata.labels", key, problem)
-    for key, problem in validate_annotations(obj(metadata, "annotations")):
+    for key, problem in annotation_problems(obj(metadata, "annotations")):
         if key:
             report.invalid("metadata.annotations", key, problem)
         else:

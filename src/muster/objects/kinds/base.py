@@ -14,6 +14,7 @@ import msgspec
 
 from muster.objects.meta import ObjectMeta
 from muster.objects.resources import Column, Resource
+from muster.objects.schema import NATIVE
 from muster.objects.selectors import LabelSelector
 from muster.objects.view import ATOMIC, View, keyed
 
@@ -62,7 +63,7 @@ class Native(View, rename=json_name):
 class NativeObject(Object, rename=json_name):
     """Base of Kubernetes' own kinds."""
 
-    __schema_extra__ = types.MappingProxyType({"x-muster-duplicates-allowed": True})
+    __schema_extra__ = types.MappingProxyType({"x-muster-duplicates-allowed": True, NATIVE: True})
 
 
 ATOMIC_MAP: Mapping[str, Any] = types.MappingProxyType({"x-kubernetes-map-type": "atomic"})

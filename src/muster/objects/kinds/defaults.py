@@ -102,6 +102,13 @@ def _made(parent: Raw, key: str) -> Raw:
     return value if isinstance(value, dict) else {}
 
 
+def _settled(parent: Raw, key: str, text: str) -> Any:
+    """What is under `key`, and `text` where nothing is: in the Go types of these fields "" is nothing."""
+    if parent.get(key) in (None, ""):
+        parent[key] = text
+    return parent[key]
+
+
 def _amount(value: Any) -> Quantity | None:
     try:
         return Quantity.parse(value) if value is not None else None
@@ -223,7 +230,7 @@ def _deployment(raw: Raw) -> None:
     spec = _object(raw, "spec")
     _template(spec)
     strategy = _made(spec, "strategy")
-    if strategy.setdefault("type", "RollingUpdate") == "RollingUpdate":
+    if _settled(strategy, "type", "RollingUpdate") == "RollingUpdate":
         rolling = _made(strategy, "rollingUpdate")
         rolling.setdefault("maxUnavailable", "25%")
         rolling.setdefault("maxSurge", "25%")
@@ -233,7 +240,7 @@ def _stateful_set(raw: Raw) -> None:
     spec = _object(raw, "spec")
     _template(spec)
     strategy = _made(spec, "updateStrategy")
-    if strategy.setdefault("type", "RollingUpdate") == "RollingUpdate":
+    if _settled(strategy, "type", "RollingUpdate") == "RollingUpdate":
         _made(strategy, "rollingUpdate").setdefault("partition", 0)
     for claim in _objects(spec, "volumeClaimTemplates"):
         claim.setdefault("apiVersion", "v1")
@@ -245,7 +252,7 @@ def _daemon_set(raw: Raw) -> None:
     spec = _object(raw, "spec")
     _template(spec)
     strategy = _made(spec, "updateStrategy")
-    if strategy.setdefault("type", "RollingUpdate") == "RollingUpdate":
+    if _settled(strategy, "type", "RollingUpdate") == "RollingUpdate":
         rolling = _made(strategy, "rollingUpdate")
         rolling.setdefault("maxUnavailable", 1)
         rolling.setdefault("maxSurge", 0)
@@ -285,7 +292,7 @@ def _service(raw: Raw) -> None:
     if spec.get("sessionAffinity") == "ClientIP":
         _made(_made(spec, "sessionAffinityConfig"), "clientIP").setdefault("timeoutSeconds", SESSION_AFFINITY_S)
     if kind in ("NodePort", "LoadBalancer"):
-        spec.setdefault("externalTrafficPolicy", "Cluster")
+        _settled(spec, "externalTrafficPolicy", "Cluster")
     if kind == "LoadBalancer":
         spec.setdefault("allocateLoadBalancerNodePorts", True)
     if kind != "ExternalName":
@@ -323,7 +330,7 @@ def _namespace(raw: Raw) -> None:
     if metadata.get("name"):
         _made(metadata, "labels").setdefault("kubernetes.io/metadata.name", metadata["name"])
     _made(raw, "spec").setdefault("finalizers", ["kubernetes"])
-    _made(raw, "status").setdefault("phase", "Active")
+    _settled(_made(raw, "status"), "phase", "Active")
 
 
 def _secret(raw: Raw) -> None:
@@ -336,7 +343,7 @@ def _secret(raw: Raw) -> None:
 
 
 def _claim(raw: Raw) -> None:
-    _made(raw, "status").setdefault("phase", "Pending")
+    _settled(_made(raw, "status"), "phase", "Pending")
     spec = _object(raw, "spec")
     source, reference = spec.get("dataSource"), spec.get("dataSourceRef")
     if isinstance(source, dict) and not reference:
@@ -346,7 +353,7 @@ def _claim(raw: Raw) -> None:
 
 
 def _volume(raw: Raw) -> None:
-    _made(raw, "status").setdefault("phase", "Pending")
+    _settled(_made(raw, "status"), "phase", "Pending")
 
 
 def _limit_range(raw: Raw) -> None:
@@ -368,7 +375,7 @@ def _limit_range(raw: Raw) -> None:
 def _role_binding(raw: Raw) -> None:
     for subject in _objects(raw, "subjects"):
         if subject.get("kind") in ("User", "Group"):
-            subject.setdefault("apiGroup", RBAC_GROUP)
+            _settled(subject, "apiGroup", RBAC_GROUP)
 
 
 def _network_policy(raw: Raw) -> None:
@@ -387,8 +394,8 @@ def _definition(raw: Raw) -> None:
     spec = _object(raw, "spec")
     names = _object(spec, "names")
     if isinstance(names.get("kind"), str):
-        names.setdefault("singular", names["kind"].lower())
-        names.setdefault("listKind", f"{names['kind']}List")
+        _settled(names, "singular", names["kind"].lower())
+        _settled(names, "listKind", f"{names['kind']}List")
     spec.setdefault("conversion", {"strategy": "None"})
 
 

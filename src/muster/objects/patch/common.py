@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from muster.objects.nesting import is_nested_within
 from muster.objects.status import BadRequest
 
 DEPTH_MAX: Final = 100
@@ -83,12 +84,12 @@ def check_depth(value: Any, what: str, depth_max: int = DEPTH_MAX) -> None:
 
 
 def _flat_text(value: Any, depth_max: int) -> bytes | None:
-    """`value` as JSON, if it has no more objects and lists in all than it may have levels. Most have far fewer."""
+    """`value` as JSON, if it is known to be nested at most so many levels deep."""
     try:
         text = _encode_plain(value)
     except (TypeError, ValueError, OverflowError, RecursionError):
         return None
-    return text if text.count(b"{") + text.count(b"[") <= depth_max else None
+    return text if is_nested_within(text, depth_max) else None
 
 
 def holds_null(value: Any) -> bool:

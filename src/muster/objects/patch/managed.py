@@ -41,6 +41,7 @@ from muster.objects.patch.typed import (
     without_nulls,
 )
 from muster.objects.status import BadRequest, Cause, Conflict, Raw, shown
+from muster.objects.steps import Steps, done_at_once
 from muster.objects.time import format_time
 
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
@@ -86,6 +87,20 @@ def apply_server_side(  # noqa: PLR0917 - the order of a sentence: who applies w
     Conflict lists each field that another manager owns with another value (cause FieldManagerConflict). BadRequest and Invalid
     name the field of a configuration that can't be applied. The caller leaves out what `subresource` does not cover.
     """
+    return done_at_once(apply_steps(live, config, manager, schema, now, force, subresource=subresource))
+
+
+def apply_steps(  # noqa: PLR0917 - as above
+    live: Mapping[str, Any] | None,
+    config: Mapping[str, Any],
+    manager: str,
+    schema: Schema,
+    now: float,
+    force: bool = False,
+    *,
+    subresource: str = "",
+) -> Steps[Raw]:
+    """`apply_server_side`, stopping between its walks through the object: for large ones, each takes a while."""
     wanted = _checked_config(live, config, manager)
     shape = root_shape(schema)
     plain = _without_managers(live)
@@ -96,10 +111,12 @@ def apply_server_side(  # noqa: PLR0917 - the order of a sentence: who applies w
         managers = _claimed_by_nobody_known(work.live, shape, now)
     key = entry_key(manager, "Apply", "", subresource)
     before = managers.get(key)
+    yield
 
     claimed = field_set(wanted, shape, strict=True)
     owned = difference(claimed, _UNOWNED)
     others = {k: e.owning(collapse_atomic(e.fields, shape)) for k, e in managers.items() if k != key}
+    yield
     merged = merge(work.live, wanted, shape)
     if before is not None:
         dropped = in_terms_of(before.fields, shape, work.live)
@@ -107,10 +124,12 @@ def apply_server_side(  # noqa: PLR0917 - the order of a sentence: who applies w
         if dropped != owned:
             everyone = union_all([claimed, *(entry.fields for entry in others.values())])
             merged = prune(merged, dropped, everyone, shape)
+    yield
     changes = compare(work.live, merged, shape)
     others = work.settle(others, changes.written)
     after: Managers = {k: e.owning(difference(e.fields, changes.removed)) for k, e in others.items()}
 
+    yield
     if holds_null(wanted):
         merged = without_nulls(merged, wanted, shape)
     result: Raw = clone(merged)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -268,10 +269,14 @@ def root_shape(schema: Schema) -> Shape:
     return shape
 
 
+_PLAIN_ELEMENT: Final = re.compile(r'v:"[ !#-\[\]-~]*"|k:\{"[ !#-\[\]-~]*":"[ !#-\[\]-~]*"\}')
+"""An item by one plain text: most are, and there may be very many."""
+
+
 def canonical_element(element: str) -> str:
     """A path element of a fieldsV1 set as this module writes it. ValueError when it is none."""
     prefix, body = element[:2], element[2:]
-    if prefix == "f:":
+    if prefix == "f:" or _PLAIN_ELEMENT.fullmatch(element):
         return element
     try:
         if prefix == "i:":

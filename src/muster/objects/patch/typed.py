@@ -110,6 +110,10 @@ def _compare_each(old: dict[str, Any], new: dict[str, Any], place: Callable[[str
         if before is after or (type(before) is str and before == after):
             continue
         element, inner = place(key)
+        if before is ABSENT and type(after) is not dict and type(after) is not list:
+            if after is not None:
+                written[element] = {}
+            continue
         came, went = _compare(before, after, inner)
         if came is not None:
             written[element] = came
@@ -273,7 +277,8 @@ def collapse_atomic(fields: Fields, shape: Shape) -> Fields:
         is_whole = below.is_atomic_map if last.startswith("f:") or last == SELF else below.is_atomic_list
         narrowed = {} if is_whole else collapse_atomic(inner, below)
         if narrowed is not inner:
-            out = {**out, element: narrowed}
+            out = dict(fields) if out is fields else out
+            out[element] = narrowed
     return out
 
 
@@ -343,7 +348,8 @@ def expand_atomic(fields: Fields, shape: Shape, value: Any) -> Fields:
         else:
             finer = {SELF: {}, **field_set(parts[element], below)} if below.parts(parts[element]) else inner
         if finer is not inner:
-            out = {**out, element: finer}
+            out = dict(fields) if out is fields else out
+            out[element] = finer
     return out
 
 

@@ -33,7 +33,7 @@ _BANDWIDTH = bandwidth.RULES["kuscia.secretflow", "AppImage"]
 
 def check_app_image(report: Report, raw: Raw, old: Raw | None) -> None:
     _BANDWIDTH(report, raw, old)
-    known = app_image_problems(old) if old is not None else []
+    known = set(app_image_problems(old)) if old is not None else ()
     report.causes += [cause for cause in app_image_problems(raw) if cause not in known]
 
 

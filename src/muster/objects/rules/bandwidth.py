@@ -6,7 +6,7 @@ can still be worked on. Every message begins with a reason code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from muster.objects.bandwidth import (
@@ -59,6 +59,8 @@ def _annotated(kind: str, raw: Raw) -> tuple[Problem, ...]:
 def check_resources(report: Report, resources: Raw, path: str) -> None:
     """`requests` and `limits`: names, amounts in their units, and that no request is above its limit."""
     requests, limits = obj(resources, "requests"), obj(resources, "limits")
+    if not requests and not limits:
+        return
     asked = _amounts(report, requests, f"{path}.requests")
     ceilings = _amounts(report, limits, f"{path}.limits")
     for word, amounts in (("requests", requests), ("limits", limits)):
@@ -218,11 +220,11 @@ def _new_causes(check: Check) -> Callable[[Report, Raw, Raw | None], None]:
     def rule(report: Report, raw: Raw, old: Raw | None) -> None:
         found = Report()
         check(found, raw)
-        known: Iterable[object] = ()
+        known: Collection[object] = ()
         if found.causes and old is not None:
             before = Report()
             check(before, old)
-            known = before.causes
+            known = set(before.causes)
         report.causes += [cause for cause in found.causes if cause not in known]
 
     return rule

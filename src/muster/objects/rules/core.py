@@ -16,7 +16,7 @@ from muster.objects.names import (
 )
 from muster.objects.quantity import Quantity
 from muster.objects.rules.placement import check_taints
-from muster.objects.rules.pods import is_ip
+from muster.objects.rules.pods import is_ip, is_ipv4
 from muster.objects.rules.report import (
     Report,
     check_immutable,
@@ -157,6 +157,9 @@ def _port_number(value: Any) -> int:
 
 
 def is_network(value: str) -> bool:
+    address, slash, prefix = value.partition("/")
+    if slash and prefix.isascii() and prefix.isdigit() and len(prefix) <= 2 and int(prefix) <= 32 and is_ipv4(address):
+        return True
     try:
         ipaddress.ip_network(value, strict=False)
     except ValueError:
@@ -247,7 +250,7 @@ def check_limit_range(report: Report, raw: Raw, old: Raw | None) -> None:
         for low_at, low in enumerate(order):
             for high in order[low_at + 1 :]:
                 for name in amounts[low].keys() & amounts[high].keys():
-                    if amounts[low][name] > amounts[high][name]:
+                    if amounts[low][name].nanos > amounts[high][name].nanos:
                         report.invalid(
                             f"{where}.{low}[{name}]",
                             str(amounts[low][name]),

@@ -24,7 +24,7 @@ _BANDWIDTH = bandwidth.RULES["kuscia.secretflow", "KusciaDeployment"]
 
 def check_deployment(report: Report, raw: Raw, old: Raw | None) -> None:
     _BANDWIDTH(report, raw, old)
-    known = deployment_problems(old) if old is not None else []
+    known = set(deployment_problems(old)) if old is not None else ()
     report.causes += [cause for cause in deployment_problems(raw) if cause not in known]
 
 

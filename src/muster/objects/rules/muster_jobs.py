@@ -59,7 +59,8 @@ def check_job(report: Report, raw: Raw, old: Raw | None) -> None:
     found, before = Report(), Report()
     check_spec(found, raw, with_pods=with_pods)
     check_spec(before, old)
-    report.causes += [cause for cause in found.causes if cause not in before.causes and cause not in report.causes]
+    known = {*before.causes, *report.causes}
+    report.causes += [cause for cause in found.causes if cause not in known]
 
 
 def check_spec(report: Report, raw: Raw, *, with_pods: bool = True) -> None:

@@ -25,11 +25,14 @@ def check_placement(report: Report, spec: Raw, path: str) -> None:
 
 def check_node_selector(report: Report, selector: Any, path: str) -> None:
     """A NodeSelector: terms of which any one will do."""
-    terms = list(objs(selector, "nodeSelectorTerms", path))
-    if not terms:
+    value = selector.get("nodeSelectorTerms") if isinstance(selector, dict) else None
+    terms = value if isinstance(value, list) else []
+    if not any(isinstance(term, dict) for term in terms):
         report.required(f"{path}.nodeSelectorTerms", "must have at least one node selector term")
-    for where, term in terms:
-        _check_term(report, term, where)
+    for index, term in enumerate(terms):
+        # There may be very many, and an empty one is right: it selects nothing.
+        if term and isinstance(term, dict):
+            _check_term(report, term, f"{path}.nodeSelectorTerms[{index}]")
 
 
 def _check_node_affinity(report: Report, affinity: Raw, path: str) -> None:

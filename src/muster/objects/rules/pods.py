@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import re
 from typing import Any, Final
 
 import msgspec
@@ -68,6 +69,7 @@ _good: Final[dict[bytes, None]] = {}
 """Specs that keep to all rules, but for what `_likeness` leaves out, by a digest. Only ever a shortcut: what is not here is
 checked. Any thread may use it."""
 _encode: Final = msgspec.json.Encoder().encode
+_canonical: Final = msgspec.json.Encoder(order="deterministic").encode
 
 
 def _likeness(spec: Raw) -> bytes | None:
@@ -164,7 +166,16 @@ def _check_network(report: Report, spec: Raw, path: str) -> None:
             report.names(f"{where}.hostnames", name, validate_subdomain(name))
 
 
+_IPV4: Final = re.compile(r"(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(?:\.(?!\Z)|\Z)){4}")
+
+
+def is_ipv4(address: str) -> bool:
+    return _IPV4.fullmatch(address) is not None
+
+
 def is_ip(address: str) -> bool:
+    if is_ipv4(address):  # most are, and there may be very many
+        return True
     try:
         ipaddress.ip_address(address)
     except ValueError:
@@ -196,9 +207,9 @@ def _check_deadline(report: Report, spec: Raw, old: Raw) -> None:
 
 
 def _check_tolerations(report: Report, spec: Raw, old: Raw) -> None:
-    kept = [_without(toleration, "tolerationSeconds") for _, toleration in objs(spec, "tolerations", "")]
+    kept = {_canonical(_without(toleration, "tolerationSeconds")) for _, toleration in objs(spec, "tolerations", "")}
     for _, toleration in objs(old, "tolerations", ""):
-        if _without(toleration, "tolerationSeconds") not in kept:
+        if _canonical(_without(toleration, "tolerationSeconds")) not in kept:
             report.forbidden("spec.tolerations", f"existing tolerations may not be changed or removed: {toleration}")
 
 
@@ -237,12 +248,9 @@ def _is_narrower(spec: Raw, old: Raw) -> bool:
     if len(terms) != len(before):
         return False
     return all(
-        all(
-            expression in (new.get(word) or ())
-            for word in ("matchExpressions", "matchFields")
-            for expression in was.get(word) or ()
-        )
+        set(map(_canonical, was.get(word) or ())) <= set(map(_canonical, new.get(word) or ()))
         for new, was in zip(terms, before, strict=True)
+        for word in ("matchExpressions", "matchFields")
     )
 
 

@@ -31,18 +31,34 @@ def listed(names: Sequence[str], none: str = "none") -> str:
     return ", ".join(words) + (f" and {more} more" if more > 0 else "")
 
 
-class Report:
-    """The causes found so far."""
+class Enough(Exception):
+    """As many causes were found as are told: no fault, but the end of the search."""
 
-    def __init__(self) -> None:
+
+class Report:
+    """The causes found so far.
+
+    With `told_max`, `Enough` is raised as soon as there are that many: nobody hears of more, so nobody need look for them.
+    """
+
+    def __init__(self, told_max: int | None = None) -> None:
         self.causes: list[Cause] = []
+        self._told_max = told_max
 
     def _add(self, cause: Cause) -> None:
         if len(self.causes) < CAUSES_KEPT_MAX:
             self.causes.append(cause)
+        if self._told_max is not None and len(self.causes) >= self._told_max:
+            raise Enough
+
+    @property
+    def is_full(self) -> bool:
+        """Whether what is found now is not kept: then it need not be put into words."""
+        return len(self.causes) >= CAUSES_KEPT_MAX
 
     def invalid(self, field: str, value: Any, message: str) -> None:
-        self._add(Cause(field=field, message=f"Invalid value: {shown(value)}: {message}"))
+        if not self.is_full:
+            self._add(Cause(field=field, message=f"Invalid value: {shown(value)}: {message}"))
 
     def required(self, field: str, message: str = "") -> None:
         self._add(
@@ -152,7 +168,7 @@ def check_quantity(report: Report, value: Any, field: str) -> Quantity | None:
     except (TypeError, ValueError) as error:
         report.invalid(field, value, str(error))
         return None
-    if amount < Quantity.of(0):
+    if amount.nanos < 0:
         report.invalid(field, value, "must be greater than or equal to 0")
         return None
     return amount
@@ -162,8 +178,9 @@ def check_quantities(report: Report, amounts: Any, path: str) -> dict[str, Quant
     """A map of resource names to amounts; those that are right come back."""
     good: dict[str, Quantity] = {}
     for name, value in amounts.items() if isinstance(amounts, dict) else ():
-        report.names(f"{path}[{name}]", name, validate_qualified_name(name))
-        amount = check_quantity(report, value, f"{path}[{name}]")
+        field = f"{path}[{name}]"
+        report.names(field, name, validate_qualified_name(name))
+        amount = check_quantity(report, value, field)
         if amount is not None:
             good[name] = amount
     return good

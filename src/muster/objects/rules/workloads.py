@@ -50,12 +50,16 @@ def check_workload(report: Report, raw: Raw, old: Raw | None) -> None:
 
 def _with_claims(spec: Raw, template: Raw) -> Raw:
     """The template of a StatefulSet as its pods will be: each claim template is a volume of its name, in place of any other."""
-    claims = [text(obj(claim, "metadata"), "name") for _, claim in objs(spec, "volumeClaimTemplates", "")]
+    claims = dict.fromkeys(text(obj(claim, "metadata"), "name") for _, claim in objs(spec, "volumeClaimTemplates", ""))
     pod = template.get("spec")
     if not claims or not isinstance(pod, dict) or not isinstance(pod.get("volumes", []), list):
         return template
-    volumes = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in dict.fromkeys(claims)]
-    others = [v for v in pod.get("volumes", []) if not (isinstance(v, dict) and v.get("name") in claims)]
+    volumes = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in claims]
+    others = [
+        v
+        for v in pod.get("volumes", [])
+        if not (isinstance(v, dict) and isinstance(v.get("name"), str) and v["name"] in claims)
+    ]
     return {**template, "spec": {**pod, "volumes": [*others, *volumes]}}
 
 
@@ -84,7 +88,8 @@ def _check_selects(report: Report, selector: Any, template: Raw, path: str) -> N
     except ValueError as error:  # msgspec's errors are among these
         report.invalid(f"{path}.selector", selector, str(error))
         return
-    if not query.matches(labels):
+    # One by one: to put them together pays only for a query that is asked again.
+    if not all(requirement.matches(labels) for requirement in query.requirements):
         report.invalid(f"{path}.template.metadata.labels", labels, "`selector` does not match template `labels`")
 
 
