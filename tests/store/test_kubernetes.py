@@ -178,7 +178,11 @@ async def test_bookmarks_are_used_even_when_they_are_not_wanted() -> None:
 
 
 async def test_a_watch_ends_quietly_at_its_timeout() -> None:
-    assert await collect(Script([event("ADDED", 2), "hang"]), 10, resource_version="1", timeout_s=0.05) == ["ADDED 2"]
+    for timeout_s in (0.1, 1.0, 10.0):  # a busy machine may need more for the first event
+        seen = await collect(Script([event("ADDED", 2), "hang"]), 10, resource_version="1", timeout_s=timeout_s)
+        if seen:
+            break
+    assert seen == ["ADDED 2"]
     assert await collect(Script(*[["refuse"]] * 1000), 10, resource_version="1", timeout_s=0.05) == []
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from muster.store.embedded import committer as committing
 from muster.store.embedded.committer import InlineCommitter, ThreadCommitter
 from muster.store.embedded.database import CommitFailed, Database, Row
 
@@ -83,6 +86,72 @@ async def test_what_gathers_during_a_commit_goes_together(tmp_path: Path) -> Non
     database.gate.set()
     await heard.until(11)
     assert heard.batches == [[2], list(range(3, 13))]
+    await committer.close()
+
+
+async def test_who_writes_alone_never_waits_for_company(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(committing, "GATHER_S", 3600.0)
+    database, heard = gated(tmp_path), Heard()
+    database.gate.set()
+    committer = threaded(database, heard)
+    for rv in range(2, 6):
+        committer.submit(OneRow(rv))
+        await heard.until(rv - 1)
+    assert heard.batches == [[2], [3], [4], [5]]
+    await committer.close()
+
+
+async def test_while_several_write_a_batch_gathers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    database, heard = gated(tmp_path), Heard()
+    database.gate.set()
+    committer = threaded(database, heard)
+    timers: list[tuple[float, Callable[[], None]]] = []
+    monkeypatch.setattr(committer._loop, "call_at", lambda when, callback: timers.append((when, callback)))
+    committer.submit(OneRow(2))
+    committer.submit(OneRow(3))
+    await heard.until(2)
+    [(when, begin)] = timers
+    assert when == committer._started + committing.GATHER_S
+    for rv in range(4, 8):  # each in a turn of its own, any of which would do for a batch
+        committer.submit(OneRow(rv))
+        await asyncio.sleep(0)
+    closing = asyncio.create_task(committer.close())  # which waits for those that gather
+    await asyncio.sleep(0)
+    begin()  # it is time
+    await heard.until(6)
+    assert heard.batches == [[2, 3], [4, 5, 6, 7]]
+    assert not closing.done()
+    timers[-1][1]()
+    await closing
+
+
+@pytest.mark.parametrize(
+    ("flush_s", "together", "is_done"),
+    [
+        pytest.param(0.0, 2, True, id="several on a quick disk"),
+        pytest.param(0.0, 1, False, id="one alone"),
+        pytest.param(committing.GATHER_S, 2, False, id="on a slow disk there is no pause"),
+    ],
+)
+async def test_housekeeping_is_done_in_the_pause_before_the_next_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush_s: float, together: int, is_done: bool
+) -> None:
+    instants_s = itertools.count(0.0, flush_s)  # looked at before a flush and after it
+    monkeypatch.setattr(committing, "time", SimpleNamespace(monotonic=lambda: next(instants_s)))
+    monkeypatch.setattr(committing, "TIDY_AFTER_S", 3600.0)
+    monkeypatch.setattr(committing, "PIECE_LEN", 3)
+    database, heard = gated(tmp_path), Heard()
+    database.gate.set()
+    committer = threaded(database, heard)
+    committer.submit(OneRow(2))
+    await heard.until(1)
+    committer.doom([100, 101, 102], 2)
+    for rv in range(3, 3 + together):
+        committer.submit(OneRow(rv))
+    await heard.until(1 + together)
+    committer.submit(OneRow(9))  # which goes to the thread when that is done with the pause
+    await heard.until(2 + together)
+    assert database.compactions == is_done
     await committer.close()
 
 

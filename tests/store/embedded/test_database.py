@@ -135,6 +135,24 @@ def test_a_process_killed_while_it_created_the_file(tmp_path: Path, content: byt
     again.close()
 
 
+@pytest.mark.parametrize("count", [1, 100], ids=["one statement", "several"])
+def test_a_failure_that_could_not_be_undone_keeps_no_batch_off_the_disk(tmp_path: Path, count: int) -> None:
+    database = open_database(tmp_path)
+    connection = database._connection
+    database._is_lax = True
+    connection.execute("PRAGMA synchronous=NORMAL")
+    for statement in ("BEGIN IMMEDIATE", "DELETE FROM meta WHERE key = 'identity'"):
+        connection.execute(statement)
+    database.commit([row(n) for n in range(2, 2 + count)])
+    assert not connection.in_transaction
+    assert list(connection.execute("PRAGMA synchronous")) == [(2,)]  # FULL
+    kill(database)
+    again = open_database(tmp_path)
+    assert again.identity == IDENTITY
+    assert len(list(again.load())) == count
+    again.close()
+
+
 # --- compaction --------------------------------------------------------------------------------------------------
 
 
@@ -172,6 +190,24 @@ def test_the_log_is_copied_into_the_file_when_it_has_grown(tmp_path: Path) -> No
         database.maintain(0)
     assert database.checkpoints > 1
     assert (tmp_path / "store.sqlite-wal").stat().st_size < 60 * 4200
+    database.close()
+
+
+@pytest.mark.parametrize(
+    ("doomed", "pages_max", "left", "checkpoints"),
+    [
+        pytest.param(9, 4000, 9, 0, id="neither is worth it"),
+        pytest.param(15, 4000, 5, 0, id="rows"),
+        pytest.param(15, 200, 15, 1, id="the log first"),
+        pytest.param(0, 200, 0, 1, id="the log"),
+    ],
+)
+def test_a_little_is_either_rows_or_the_log(tmp_path: Path, doomed: int, pages_max: int, left: int, checkpoints: int) -> None:
+    database = Database.open(tmp_path, identity=IDENTITY, wal_pages_max=pages_max)
+    database.commit([row(n, value=os.urandom(8000)) for n in range(2, 52)])  # about 150 pages
+    database.doom(range(2, 2 + doomed), 2 + doomed)
+    assert database.maintain_a_little(10)
+    assert (database.doomed_len, database.checkpoints) == (left, checkpoints)
     database.close()
 
 

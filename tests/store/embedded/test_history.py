@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,6 +50,16 @@ def test_positions_mean_the_same_however_much_is_dropped(steps: list[str | int])
         middle = (dropped + appended) // 2
         assert [e.rv for e in history.read(middle, 2)] == list(range(middle + 1, min(middle + 3, appended + 1)))
         assert history.after(middle) == middle
+
+
+def test_what_is_dropped_is_let_go_of_at_once() -> None:
+    history = filled(10)
+    events = history.read(0, 10)
+    held = [sys.getrefcount(event) for event in events]
+    for _ in range(4):
+        history.drop_first()
+    left = [sys.getrefcount(event) for event in events]
+    assert [was - now for was, now in zip(held, left, strict=True)] == [1] * 4 + [0] * 6
 
 
 def test_lines_are_encoded_once_and_given_back() -> None:

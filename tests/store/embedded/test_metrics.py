@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import msgspec
@@ -37,6 +38,23 @@ async def test_exposition(tmp_path: Path) -> None:
     assert float(lines["muster_store_resource_version"]) == float(store.resource_version)
     assert all(name.startswith("muster_store_") for name in lines)
     watcher.close()
+    await store.close()
+
+
+async def test_it_is_read_in_a_thread_while_watches_come_and_go() -> None:
+    store = await open_store()
+    kept = [store.watch_records(CONFIG_MAPS) for _ in range(500)]
+
+    def measure() -> None:
+        for _ in range(200):
+            store.usage()
+
+    measuring = asyncio.create_task(asyncio.to_thread(measure))
+    while not measuring.done():
+        store.watch_records(CONFIG_MAPS).close()
+        await asyncio.sleep(0)
+    await measuring
+    assert store.usage().watchers_len == len(kept)
     await store.close()
 
 

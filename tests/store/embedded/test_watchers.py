@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.objects.status import AlreadyExists, BadRequest, Expired, NotFound, Timeout
+from muster.sim.clock import virtual
 from muster.store.contract import EventType
 from muster.store.embedded import EmbeddedStore, Limits
 from muster.store.embedded.records import Event, Record
@@ -324,9 +325,27 @@ def test_watches_of_one_value_see_what_a_filter_of_all_events_lets_through(
     asyncio.run(scenario())
 
 
+@virtual
+async def test_what_follows_a_batch_soon_is_gathered_for_the_next() -> None:
+    store = await open_store()
+    watcher = store.watch_records(CONFIG_MAPS, resource_version=store.resource_version)
+    watcher.gather_s = 60.0
+    await write(store, "a")
+    assert shown(await anext(watcher)) == [("ADDED", "a")]
+    following = asyncio.create_task(anext(watcher))
+    while not watcher.collection._waiters:
+        await asyncio.sleep(0)
+    for name in ("b", "c", "d"):
+        await write(store, name)
+        await asyncio.sleep(0)  # it could read the one that was written
+    assert shown(await following) == [("ADDED", "b"), ("ADDED", "c"), ("ADDED", "d")]
+    await store.close()
+
+
 async def test_one_that_is_closed_while_it_waits_for_its_turn_ends() -> None:
     store = await open_store()
     watcher = store.watch_records(CONFIG_MAPS, resource_version=store.resource_version)
+    await store.create(CONFIG_MAPS, config_map("a"), "default")
 
     async def pace() -> None:
         watcher.close()
@@ -350,4 +369,31 @@ async def test_many_are_woken_a_few_at_a_time_and_all_are() -> None:
     collection.wake()
     assert sum(waiter.done() for waiter in waiting) == 100
     assert all(len(batch) == 1 for batch in await asyncio.gather(*tasks))
+    await store.close()
+
+
+@pytest.mark.parametrize("selector", ["", "metadata.namespace=default"])
+async def test_a_timer_that_fires_while_many_are_being_woken_loses_nothing(
+    selector: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bookmarks and ends come by a timer; whoever has something to read, and is only told later, is not sent past it."""
+    store = await open_store()
+    rv = store.resource_version
+    watchers = [store.watch_records(CONFIG_MAPS, field_selector=selector, resource_version=rv) for _ in range(350)]
+    collection = watchers[0].collection
+    tasks = [asyncio.create_task(anext(watcher)) for watcher in watchers]
+    await asyncio.sleep(0)
+    woken = collection.wake
+
+    def wake_and_fire() -> None:
+        woken()
+        for watcher in watchers:
+            watcher._on_timer()
+
+    monkeypatch.setattr(collection, "wake", wake_and_fire)
+    await write(store, "a")
+    monkeypatch.undo()
+    await write(store, "b")
+    seen = [shown(batch) for batch in await asyncio.gather(*tasks)]
+    assert all(one[0] == ("ADDED", "a") for one in seen)
     await store.close()

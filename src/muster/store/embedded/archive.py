@@ -86,6 +86,11 @@ class Head(msgspec.Struct, frozen=True, rename="camel"):
     muster_version: str = ""
 
 
+_TIME_S_MAX = 2**36
+"""More than two thousand years from 1970 on."""
+_VERSION_MAX = 2**62
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     muster_backup: int
     muster_version: str
@@ -327,6 +332,8 @@ class _Reader:
         try:
             manifest = msgspec.json.decode(content, type=Manifest)
             base64.b64decode(manifest.identity, validate=True)
+            if not (0 <= manifest.taken_at_s < _TIME_S_MAX and 0 <= manifest.resource_version < _VERSION_MAX):
+                raise ValueError("takenAtS or resourceVersion can't be")
         except (msgspec.DecodeError, UnicodeDecodeError, binascii.Error, ValueError) as error:
             raise _damaged(f"{MANIFEST}: {error}") from error
         name, size = self._header()

@@ -223,6 +223,11 @@ class Collection:
         """With a topic, it is woken only by changes of objects that have this value, or had it before."""
         self._waiters_of(topic)[waiter] = None
 
+    def is_waiting(self, waiter: Waiter, topic: Topic | None = None) -> bool:
+        """Whether nothing has happened that will wake it. Of many that are woken some are told later: they wait no longer."""
+        waiters = self._waiters if topic is None else self._by_topic.get(topic[0], {}).get(topic[1], {})
+        return waiter in waiters
+
     def remove_waiter(self, waiter: Waiter, topic: Topic | None = None) -> None:
         self._waiters_of(topic).pop(waiter, None)
         if topic is not None and not self._by_topic[topic[0]][topic[1]]:

@@ -1,15 +1,17 @@
 """From the loop to the disk and back: units of writes are gathered, committed in batches, and reported in order.
 
 A unit is what must be on disk together: one write, or a transaction. While one batch is being committed the next gathers,
-so a slow disk makes larger batches (group commit) and nobody waits for more than two flushes.
+so a slow disk makes larger batches (group commit) and nobody waits for more than two flushes. Where several write at a time, a
+batch also begins no earlier than GATHER_S after the one before it; who writes alone never waits for company.
 
 Concurrency: `submit`, `close` and the two callbacks run on the loop. With `ThreadCommitter` one thread of its own talks to
 the database; at most one batch is with it at any time, so a failure finds every later unit still on the loop.
 `InlineCommitter` does the same on the loop itself, at once: for simulations, where threads would make runs differ.
 
-Between batches, and as long as none waits, the thread does housekeeping in bounded slices: a write that comes meanwhile waits
-for one slice at most. When nobody has written for a while, it empties the write-ahead log. After a failure for want of room it
-tries now and then whether there is room again, so that readiness recovers without anyone's write.
+Housekeeping is done in bounded slices while nobody writes, and in small pieces in the pause that follows a batch of several
+writers on a quick disk. Only where that is not enough does the next batch wait for it, for one slice at most. When nobody has
+written for a while, the write-ahead log is emptied. After a failure for want of room the thread tries now and then whether
+there is room again, so that readiness recovers without anyone's write.
 
 Invariants: units are reported in the order they were submitted; after a failure everything submitted before it was reported
 has failed too, because it was checked against state that never came to be.
@@ -20,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
@@ -35,9 +38,17 @@ class Unit(Protocol):
 REST_AFTER_S = 5.0
 """Without a write for so long, the write-ahead log is emptied."""
 PROBE_EVERY_S = 2.0
-SLICE_LEN = 256
-"""Rows that housekeeping removes at once, beside those that the batch before it has made superfluous: a slice takes about as
-long as a commit."""
+TIDY_AFTER_S = 0.05
+"""Without a write for so long, housekeeping is done."""
+SLICE_LEN = 512
+"""Superfluous rows that are worth a slice of housekeeping between two batches, and what it removes, beside those that the batch
+before it has made superfluous. A slice is half a dozen calls into SQLite however long it is, so there are to be few."""
+
+PIECE_LEN = 128
+"""Superfluous rows that are worth the pause before the next batch."""
+GATHER_S = 0.004
+"""While several write, batches begin no more often than this. Each wakes readers and watchers and passes the interpreter's lock
+back and forth, whatever its length: on a quick disk many small ones would take the loop's time from the writes themselves."""
 
 U = TypeVar("U", bound=Unit)
 Done = Callable[[Sequence[U]], None]
@@ -122,6 +133,7 @@ class ThreadCommitter(Generic[U]):
         self._doomed: list[int] = []
         self._horizon = 0
         self._is_busy = False
+        self._started = 0.0
         self._closing: asyncio.Future[None] | None = None
         self._jobs: queue.SimpleQueue[_Job[U]] = queue.SimpleQueue()
         # A daemon: a process that ends without closing its store ends as if killed, which the file survives.
@@ -151,6 +163,7 @@ class ThreadCommitter(Generic[U]):
             if self._closing is not None and not self._closing.done():
                 self._closing.set_result(None)
             return
+        self._started = self._loop.time()
         doomed, self._doomed = self._doomed, []
         self._jobs.put(_Job(units, doomed, self._horizon))
 
@@ -165,11 +178,16 @@ class ThreadCommitter(Generic[U]):
                     return
                 continue
             self._database.doom(job.doomed, job.horizon)
+            began_s = time.monotonic()
             self._work(job)
+            took_s = time.monotonic() - began_s
             if not self._tell(self._report, job) or job.is_last:
                 return
             is_ill = job.failure is not None
-            self._database.maintain(self._slice_len(sum(len(unit.rows) for unit in job.units)))
+            if self._database.is_due(SLICE_LEN):
+                self._database.maintain(self._slice_len(sum(len(unit.rows) for unit in job.units)))
+            elif len(job.units) > 1 and took_s < GATHER_S / 2:
+                self._database.maintain_a_little(PIECE_LEN)  # the next batch is still gathering
 
     def _slice_len(self, rows: int) -> int:
         """Each row of a batch makes at most two superfluous; a little more than that, so that a backlog shrinks meanwhile."""
@@ -183,18 +201,21 @@ class ThreadCommitter(Generic[U]):
         return True
 
     def _next(self, is_ill: bool) -> _Job[U] | None:
-        """The next job, with housekeeping until there is one; None when the disk can be written again."""
-        while not is_ill and self._jobs.empty() and self._database.has_housekeeping:
-            if not self._database.maintain(self._slice_len(0)):
-                break  # it can't now; the next batch tries again
+        """The next job, with housekeeping while nobody writes; None when the disk can be written again."""
+        can_tidy = not is_ill
+        after_s = TIDY_AFTER_S
         while True:
+            is_untidy = can_tidy and self._database.has_housekeeping
             try:
-                return self._jobs.get(timeout=PROBE_EVERY_S if is_ill else REST_AFTER_S)
+                return self._jobs.get(timeout=PROBE_EVERY_S if is_ill else after_s if is_untidy else REST_AFTER_S)
             except queue.Empty:
-                if not is_ill:
+                if is_untidy:
+                    can_tidy = self._database.maintain(self._slice_len(0))  # otherwise the next batch tries again
+                    after_s = 0.0
+                elif not is_ill:
                     self._database.rest()
                     return self._jobs.get()
-                if self._database.probe():
+                elif self._database.probe():
                     return None
 
     def _work(self, job: _Job[U]) -> None:
@@ -214,7 +235,10 @@ class ThreadCommitter(Generic[U]):
             self._closing.set_result(None)
         elif job.failure is None:
             # The disk first: the next batch is flushed while this one is told to readers and watchers.
-            self._start()
+            if len(job.units) > 1 or self._waiting:
+                self._loop.call_at(self._started + GATHER_S, self._start)  # at once, if that has passed
+            else:
+                self._start()
             self._done(job.units)
         else:
             doomed_units = [*job.units, *self._waiting]

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 import structlog
 
+from muster.objects.json_numbers import EXTREME_MAX, has_many_extremes
 from muster.objects.resources import Resource
 from muster.objects.status import (
     ApiError,
@@ -225,6 +226,15 @@ class Core:
             raise RequestEntityTooLarge(
                 f'{resource.qualified} "{record.name}" has {size} bytes as JSON and the limit is {limit}; '
                 "make it smaller, or keep large data elsewhere and refer to it",
+                kind=resource.plural,
+                group=resource.group,
+                name=record.name,
+            )
+
+        if has_many_extremes(record.value):
+            raise BadRequest(
+                f'{resource.qualified} "{record.name}" has more than {EXTREME_MAX} numbers with an exponent of three digits, '
+                "such as 1e308; write them as strings",
                 kind=resource.plural,
                 group=resource.group,
                 name=record.name,

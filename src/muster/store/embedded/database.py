@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import apsw
+from msgspec import json
 
 from muster.store.embedded.errors import StoreCorrupt, StoreTooOld
 from muster.store.embedded.lock import DirectoryLock
@@ -45,9 +46,12 @@ from muster.store.embedded.recognising import (
 )
 
 _ROW = "(?,?,?,?,?,?,?,?)"
-_INSERT_LEN = 32
-"""Rows per INSERT: one call into SQLite is one release of the interpreter's lock, which a busy loop gives back slowly."""
+_INSERT_LEN = 64
+"""Rows per INSERT: one call into SQLite is one release of the interpreter's lock, which a busy loop gives back slowly. So rows
+are deleted by one statement, too, however many they are."""
 
+_PIECES = 4
+"""Pieces in which the log is copied where there are pauses between batches."""
 _VACUUM_PAGES = 256
 _FREE_PAGES_KEPT = 1024
 _PROBE_BYTES = 64 << 10
@@ -88,6 +92,8 @@ class Database:
         self._horizon = 0
         self._horizon_written = 0
         self._may_shrink = False
+        self._is_lax = False
+        """Whether what is written may not be on disk when it is said to be, as far as is known."""
         self.checkpoints = 0
         self.compactions = 0
         """Slices of compaction that are on disk."""
@@ -208,18 +214,36 @@ class Database:
             self._roll_back()
             raise CommitFailed(f"SQLite refused the write to {self.path}: {error}", full=False) from error
 
+    def _be_strict(self) -> None:
+        """Leave nothing of a failure that would keep the next batch off the disk: a transaction that could not be undone, of
+        which it would become a part, or the way to write that housekeeping has."""
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+        if self._is_lax:
+            self._connection.execute("PRAGMA synchronous=FULL")
+            self._is_lax = False
+
     def _insert(self, rows: Sequence[Row]) -> None:
+        self._be_strict()
+        if len(rows) <= _INSERT_LEN:
+            self._insert_part(rows)  # one statement is a transaction of its own
+            return
         execute = self._connection.execute
         execute("BEGIN IMMEDIATE")
         for start in range(0, len(rows), _INSERT_LEN):
-            part = rows[start : start + _INSERT_LEN]
-            bindings: list[Any] = []
-            for row in part:
-                bindings += row[:6]
-                bindings.append(zlib.crc32(row.value))
-                bindings.append(row.value)
-            execute("INSERT INTO log VALUES " + ",".join([_ROW] * len(part)), bindings)  # noqa: S608 - only question marks
+            self._insert_part(rows[start : start + _INSERT_LEN])
         execute("COMMIT")
+
+    def _insert_part(self, rows: Sequence[Row]) -> None:
+        bindings: list[Any] = []
+        for row in rows:
+            bindings += row[:6]
+            bindings.append(zlib.crc32(row.value))
+            bindings.append(row.value)
+        self._connection.execute(
+            "INSERT INTO log VALUES " + ",".join([_ROW] * len(rows)),  # noqa: S608 - only question marks
+            bindings,
+        )
 
     def _insert_in_reclaimed_room(self, rows: Sequence[Row]) -> None:
         """A full disk often still has room inside the log: copy it into the file, and the log starts over in place."""
@@ -232,7 +256,7 @@ class Database:
             raise CommitFailed(message, full=is_full(self._connection, error)) from error
 
     def _roll_back(self) -> None:
-        # Where SQLite has rolled back by itself there is nothing to do; where even that fails, the next BEGIN says so.
+        # Where SQLite has rolled back by itself there is nothing to do; where even that fails, the next batch says so.
         with contextlib.suppress(apsw.Error):
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
@@ -247,18 +271,27 @@ class Database:
 
         Its failures lose nothing: the work is still there the next time. False then.
         """
+        return self._keep_house(rows_max if self.has_housekeeping else None, copies_log=self._wal_pages > self._wal_pages_max)
+
+    def maintain_a_little(self, rows_max: int) -> bool:
+        """What fits into a moment in which nobody waits: doomed rows or the log, not both, and only what is worth it."""
+        copies_log = self._wal_pages > self._wal_pages_max // _PIECES
+        is_worth_it = not copies_log and len(self._doomed) >= rows_max
+        return self._keep_house(rows_max if is_worth_it else None, copies_log=copies_log)
+
+    def _keep_house(self, rows_max: int | None, *, copies_log: bool) -> bool:
         try:
-            if self._doomed or self._horizon > self._horizon_written or self._may_shrink:
+            if rows_max is not None:
                 # Nobody waits for this, so it need not reach the disk before the next batch does: NORMAL spares a flush.
+                self._is_lax = True
                 self._connection.execute("PRAGMA synchronous=NORMAL")
                 try:
                     self._shed(rows_max)
                 finally:
-                    self._roll_back()
-                    self._connection.execute("PRAGMA synchronous=FULL")
-            if self._wal_pages > self._wal_pages_max:
+                    self._be_strict()
+            if copies_log:
                 self._checkpoint()
-        except apsw.Error:
+        except (apsw.Error, MemoryError):
             self._roll_back()
             return False
         return True
@@ -272,7 +305,7 @@ class Database:
         part = [self._doomed[i] for i in range(min(rows_max, len(self._doomed)))]
         horizon = self._horizon
         execute("BEGIN IMMEDIATE")
-        self._connection.executemany("DELETE FROM log WHERE rv = ?", ((version,) for version in part))
+        execute("DELETE FROM log WHERE rv IN (SELECT value FROM json_each(?))", (json.encode(part).decode(),))
         execute("INSERT OR REPLACE INTO meta VALUES('horizon', ?)", (str(horizon).encode(),))
         execute("COMMIT")
         for _ in part:
@@ -304,6 +337,10 @@ class Database:
     @property
     def doomed_len(self) -> int:
         return len(self._doomed)
+
+    def is_due(self, rows: int) -> bool:
+        """Whether `maintain` has so many rows to remove, or the log to copy: not to be put off until nobody writes."""
+        return len(self._doomed) >= rows or self._wal_pages > self._wal_pages_max
 
     @property
     def has_housekeeping(self) -> bool:

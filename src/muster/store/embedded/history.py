@@ -10,12 +10,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from operator import attrgetter
+from typing import Final, cast
 
 from muster.store.embedded.records import Event
 
 _LINES_KEPT = 1024
 """Events whose encoded line stays cached: enough for watchers that keep up, without holding every object twice."""
 _TRIM_AT = 512
+_GONE: Final = cast(Event, None)
+"""In the place of an event that was dropped, where nobody looks."""
 
 
 class History:
@@ -40,12 +43,14 @@ class History:
         return self._base + len(self._events)
 
     def append(self, event: Event) -> None:
-        assert not self._events or event.rv > self._events[-1].rv
+        assert not len(self) or event.rv > self._events[-1].rv
         self._events.append(event)
-        if len(self._events) > _LINES_KEPT:
+        if len(self) > _LINES_KEPT:
             self._events[-_LINES_KEPT - 1].forget_line()
 
     def drop_first(self) -> None:
+        # Let go of each by itself: with its object it is some microseconds, and of half a history that is a long halt.
+        self._events[self._start] = _GONE
         self._start += 1
         if self._start >= _TRIM_AT and self._start * 2 >= len(self._events):
             del self._events[: self._start]

@@ -42,7 +42,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     wal_pages_max: int = 1024
     """Pages (of 4 KiB) in the write-ahead log before it is copied into the file, between two batches: who writes meanwhile
-    waits for it, so it is not much."""
+    waits for it, so it is not much. Where there is a pause before the next batch, a quarter of it is enough."""
 
     compact_len_max: int = 2048
-    """Rows that one compaction step removes at most; a step follows a batch, so it must outrun `batch_len_max`."""
+    """Rows that one compaction step removes from the file at most, and events that are dropped from the history in one go."""

@@ -1,7 +1,7 @@
 """The store's numbers for Prometheus: each limit beside what is used of it.
 
-Read when they are asked for: the store itself only counts. `collect` must run on the loop, or in a thread while nothing but
-reading happens; it takes no locks.
+Read when they are asked for: the store itself only counts. `collect` may run in any thread, while the store works; it takes no
+locks (see `usage.py`).
 """
 
 from __future__ import annotations

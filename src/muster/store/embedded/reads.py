@@ -6,13 +6,14 @@ A list that is read in pages is one snapshot: later pages undo the changes since
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import Final, Literal, TypeVar
+from collections.abc import Sequence
+from typing import Final, Literal
 
 import msgspec
 
 from muster.objects.resources import Resource
 from muster.objects.status import BadRequest, Cause, Expired, Timeout, TooManyRequests
+from muster.objects.steps import Steps, done_at_once
 from muster.store.embedded.collection import Collection, Slice
 from muster.store.embedded.core import Core
 from muster.store.embedded.paging import make_token, read_token
@@ -28,9 +29,6 @@ STEP_LEN: Final = 500
 """Objects that one step of a list looks at: about half a millisecond's work, with selectors."""
 _CHANGED_LEN: Final = 50
 """The same of those that are decoded and encoded anew, in another version of their kind."""
-
-T = TypeVar("T")
-Steps = Generator[None, None, T]
 
 
 class RecordPage(msgspec.Struct, frozen=True):
@@ -84,12 +82,7 @@ class Reads:
             resource_version=resource_version,
             version_match=version_match,
         )
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                page: RecordPage = end.value
-                return page
+        return done_at_once(steps)
 
     def list_steps(
         self,

@@ -15,6 +15,7 @@ from muster.objects.catalog import CATALOG, Catalog
 from muster.objects.names import Entropy
 from muster.objects.resources import Resource
 from muster.objects.status import ApiError, BadRequest, Raw, RequestEntityTooLarge
+from muster.objects.steps import Steps
 from muster.objects.time import Clock
 from muster.store.contract import DEFAULT_WRITE, Binding, Operation, PatchType, Preconditions, Propagation, WriteOptions
 from muster.store.embedded.admission import Actor, Admission, BodyAdmission
@@ -27,11 +28,11 @@ from muster.store.embedded.garbage import GarbageCollector
 from muster.store.embedded.limits import Limits
 from muster.store.embedded.namespaces import NAMESPACES_ID, prepare_namespace
 from muster.store.embedded.opening import load
-from muster.store.embedded.reads import Reads, RecordPage, Steps, VersionMatch
+from muster.store.embedded.reads import Reads, RecordPage, VersionMatch
 from muster.store.embedded.records import Event, Record
 from muster.store.embedded.registry import Registry
 from muster.store.embedded.selection import in_version
-from muster.store.embedded.shaping import Shaper, WriteContext
+from muster.store.embedded.shaping import Shaper, Turn, WriteContext
 from muster.store.embedded.snapshot import Snapshot, snapshot_of
 from muster.store.embedded.subresources import Subresources
 from muster.store.embedded.transaction import Result, Transaction
@@ -301,8 +302,10 @@ class RecordStore:
         *,
         actor: Actor | None = None,
         warnings: list[str] | None = None,
+        turn: Turn | None = None,
     ) -> Record:
-        context = WriteContext(options, actor, warnings)
+        """`turn`, here and in the other writes, is awaited between the steps of a large object; others run then in any case."""
+        context = WriteContext(options, actor, warnings, turn)
         return await self._one(
             resource, lambda txn: self._writes.create(txn, resource, obj, namespace, context), dry_run=options.dry_run
         )
@@ -318,9 +321,10 @@ class RecordStore:
         version_required: bool = True,
         actor: Actor | None = None,
         warnings: list[str] | None = None,
+        turn: Turn | None = None,
     ) -> Record:
         """With `version_required`, as Kubernetes' API does, custom and some other kinds must name the version they replace."""
-        context = WriteContext(options, actor, warnings)
+        context = WriteContext(options, actor, warnings, turn)
         return await self._one(
             resource,
             lambda txn: self._writes.update(
@@ -341,8 +345,9 @@ class RecordStore:
         subresource: str = "",
         actor: Actor | None = None,
         warnings: list[str] | None = None,
+        turn: Turn | None = None,
     ) -> Record:
-        context = WriteContext(options, actor, warnings)
+        context = WriteContext(options, actor, warnings, turn)
         return await self._one(
             resource,
             lambda txn: self._writes.patch(

@@ -126,17 +126,17 @@ def _text(value: Any) -> str:
     return str(value) if isinstance(value, int | float) else ""
 
 
-class Event:
+class Event(msgspec.Struct, eq=False, gc=False):
     """A change, as watchers get it. `record` is the new version, or for DELETED the last one under the deletion's version."""
 
-    __slots__ = ("_line", "previous", "record", "rv", "type")
+    type: EventType
+    record: Record
+    previous: Record | None
+    _line: bytes | None = None
 
-    def __init__(self, type_: EventType, record: Record, previous: Record | None) -> None:
-        self.type = type_
-        self.record = record
-        self.previous = previous
-        self.rv = record.rv
-        self._line: bytes | None = None
+    @property
+    def rv(self) -> int:
+        return self.record.rv
 
     @property
     def line(self) -> bytes:

@@ -63,6 +63,8 @@ class Registry:
         """Resources by the name of the CustomResourceDefinition that adds them."""
         self.catalog = catalog
         """Everything that is served now."""
+        self.revision = 0
+        """Grows whenever what is served changes: a write that was shaped before then is shaped again."""
         self.on_changed: list[Callable[[], None]] = []
         by_id: dict[str, list[Resource]] = {}
         for resource in catalog.all:
@@ -126,6 +128,7 @@ class Registry:
         self._rebuild()
 
     def _rebuild(self) -> None:
+        self.revision += 1
         self.catalog = self._base.extended(resource for versions in self._custom.values() for resource in versions)
         for callback in self.on_changed:
             callback()

@@ -4,12 +4,15 @@ The order is Kubernetes': defaults, mutating hooks, defaults again for what they
 the record of who set which field. Everything but the hooks is pure. On the loop.
 
 An object's size is looked at before each step that costs more than writing it as JSON, so that what is too large to be stored
-holds up nobody else.
+holds up nobody else. Between the steps of a large one others get to run (`WriteContext.pause`): the transaction notices what
+they change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, NoReturn
 
 import msgspec
 
@@ -30,6 +33,12 @@ from muster.store.embedded.registry import Served
 from muster.store.embedded.rules import conform, invalid, refusal, replace, replace_status
 
 _WARNINGS_MAX = 20
+LARGE_BYTES: Final = 64 * 1024
+"""From this size on, an object's steps take milliseconds each."""
+_PAUSES_MAX: Final = 24
+"""A write that begins anew because something changed meanwhile is soon not interrupted any more, so that it comes to an end."""
+
+Turn = Callable[[], Awaitable[None]]
 
 _encode = msgspec.json.Encoder().encode
 
@@ -37,16 +46,33 @@ _encode = msgspec.json.Encoder().encode
 class WriteContext:
     """What belongs to one request rather than to one object."""
 
-    __slots__ = ("actor", "is_judged", "options", "unhooked", "warnings")
+    __slots__ = ("_pauses_left", "_turn", "actor", "is_judged", "options", "size_bytes", "unhooked", "warnings")
 
-    def __init__(self, options: WriteOptions, actor: Actor | None = None, warnings: list[str] | None = None) -> None:
+    def __init__(
+        self,
+        options: WriteOptions,
+        actor: Actor | None = None,
+        warnings: list[str] | None = None,
+        turn: Turn | None = None,
+    ) -> None:
         self.options = options
         self.actor = actor
         self.warnings = warnings
+        self.size_bytes = 0
+        """Of the object as it was last looked at."""
+        self._turn = turn
+        self._pauses_left = _PAUSES_MAX
         self.is_judged = False
         """Whether this is about a body of its own kind, which `Shaper.admit_body` has let pass."""
         self.unhooked: Raw | None = None
         """The object as it was before admission hooks changed it, until its managed fields are made."""
+
+    async def pause(self) -> None:
+        """Between two steps: when the object is large, let others run, and go on when it is this one's turn again."""
+        if self.size_bytes < LARGE_BYTES or not self._pauses_left:
+            return
+        self._pauses_left -= 1
+        await (asyncio.sleep(0) if self._turn is None else self._turn())
 
     def warn(self, text: str) -> None:
         if self.warnings is not None and len(self.warnings) < _WARNINGS_MAX and text not in self.warnings:
@@ -72,8 +98,10 @@ class Shaper:
     ) -> Raw:
         """`raw` ready to be stored but for its version and managed fields. Raises what the client is to hear."""
         structural = served.structural(resource.version)
-        self._check_size(resource, raw)
+        context.size_bytes = self._check_size(resource, raw)
+        await context.pause()
         raw = self._fields(served, resource, raw, context)
+        await context.pause()
         is_status = subresource == "status"
         raw = self._with_defaults(structural, resource, raw, old, is_status=is_status)
         operation: AdmissionOperation = "CREATE" if old is None else "UPDATE"
@@ -95,14 +123,20 @@ class Shaper:
             if changed is not None:
                 context.unhooked = raw
                 raw = refill(changed)
+        await context.pause()
         # What stays as it is, is the very same from here on: it need not be checked, compared or encoded again.
         raw = _sharing(raw, old) if old is not None else raw
         of_rules = validate_object(resource, raw, old, subresource)
+        if of_rules and old is not None and structural is not None and not served.is_from_crd:
+            # What was stored before a default or a spelling of quantities was settled is no change by this write.
+            of_rules = validate_object(resource, raw, structural.default(old), subresource)
+        await context.pause()
         # What a CRD's schema says may have changed since the object was stored; ours is the same for ever.
         known = None if served.is_from_crd else old
         causes = _together(structural.validate(raw, known) if structural is not None else [], of_rules)
         if causes:
             raise invalid(resource, str(raw["metadata"].get("name") or ""), causes)
+        await context.pause()
         if request is not None and self.admission is not None:
             request.object = raw
             await self.admission.validate(request)
@@ -126,7 +160,20 @@ class Shaper:
             raw = filled
         return apply_defaults(resource, raw, old, is_status=is_status)
 
-    def _check_size(self, resource: Resource, raw: Raw) -> None:
+    def check_patch_size(self, resource: Resource, name: str, patch: Any, current_bytes: int, context: WriteContext) -> None:
+        """Before a merge: what only adds and is too large alone makes an object that is too large.
+
+        A patch that takes something away may be as large as it likes. It is then the object that counts, when it is made.
+        """
+        try:
+            text = _encode(patch)
+        except (TypeError, ValueError, OverflowError):
+            return  # for the one who merges to say
+        context.size_bytes = max(len(text), current_bytes)
+        if len(text) > self._object_bytes_max and b"null" not in text and b'"$' not in text:
+            self._refuse_size(resource, name, len(text))
+
+    def _check_size(self, resource: Resource, raw: Raw) -> int:
         name = str(raw["metadata"].get("name") or "")
         try:
             size = len(_encode(raw))
@@ -134,11 +181,15 @@ class Shaper:
             message = f'{resource.qualified} "{name}" can\'t be written as JSON: {error}'
             raise refusal(BadRequest, resource, name, message) from None
         if size > self._object_bytes_max:
-            message = (
-                f'{resource.qualified} "{name}" has {size} bytes as JSON and the limit is {self._object_bytes_max}; '
-                "make it smaller, or keep large data elsewhere and refer to it"
-            )
-            raise refusal(RequestEntityTooLarge, resource, name, message)
+            self._refuse_size(resource, name, size)
+        return size
+
+    def _refuse_size(self, resource: Resource, name: str, size: int) -> NoReturn:
+        message = (
+            f'{resource.qualified} "{name}" has {size} bytes as JSON and the limit is {self._object_bytes_max}; '
+            "make it smaller, or keep large data elsewhere and refer to it"
+        )
+        raise refusal(RequestEntityTooLarge, resource, name, message)
 
     def _fields(self, served: Served, resource: Resource, raw: Raw, context: WriteContext) -> Raw:
         """Unknown fields: kinds from a CRD lose them, others keep them; the client may ask to be told, or to be refused."""

@@ -18,6 +18,7 @@ from typing import Any
 
 from muster.objects.resources import Resource
 from muster.objects.status import NotFound, Raw
+from muster.objects.steps import done_in_turns
 from muster.store.contract import (
     DEFAULT_WRITE,
     Operation,
@@ -221,20 +222,19 @@ class EmbeddedStore(RecordStore):
             except NotFound:
                 return
 
-        token = ""
+        # All are listed before the first is deleted: a list of the past takes the longer the more has changed since.
+        found, token = list[tuple[str, str]](), ""
         while True:
-            page = self.list_records(
-                resource,
-                namespace,
-                label_selector=label_selector,
-                field_selector=field_selector,
-                limit=_DELETE_CONCURRENCY,
-                continue_token=token,
+            steps = self.list_record_steps(
+                resource, namespace, label_selector=label_selector, field_selector=field_selector, continue_token=token
             )
-            await asyncio.gather(*(delete_one(record.name, record.namespace) for record in page.records))
+            page = await done_in_turns(steps, lambda: asyncio.sleep(0))
+            found += [(record.name, record.namespace) for record in page.records]
             token = page.continue_token
             if not token:
-                return
+                break
+        for first in range(0, len(found), _DELETE_CONCURRENCY):
+            await asyncio.gather(*(delete_one(*one) for one in found[first : first + _DELETE_CONCURRENCY]))
 
     async def transaction(
         self, operations: Sequence[Operation], options: WriteOptions = DEFAULT_WRITE, *, actor: Actor | None = None

@@ -51,7 +51,8 @@ class Transaction:
         record = collection.latest(key)
         if key in collection.pending:
             self.rests_on_pending = True
-        self._seen[place] = (collection, record.rv if record is not None else 0)
+        # What it was when it was first read: what was made of that must not be stored over anything else.
+        self._seen.setdefault(place, (collection, record.rv if record is not None else 0))
         return record
 
     def write(self, resource: Resource, collection: Collection, type_: EventType, raw: Raw, *, was: Record | None) -> Result:

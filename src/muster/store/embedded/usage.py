@@ -1,4 +1,7 @@
-"""A snapshot of what a store holds and how near its limits it is. Plain values, read on the loop."""
+"""A snapshot of what a store holds and how near its limits it is. Plain values.
+
+Any thread: what changes on the loop is copied in one act of the interpreter (`list` of a dict) before it is walked.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,7 @@ def measure(core: Core, database: Database | None, *, garbage_queue_len: int) ->
     counters = core.counters
     return Usage(
         limits=core.limits,
-        objects={c.id: len(c.records) for c in core.collections.values() if c.records},
+        objects={c.id: len(c.records) for c in list(core.collections.values()) if c.records},
         resource_version=core.committed_rv,
         horizon=core.horizon,
         file_bytes=database.size_bytes() if database is not None else 0,
@@ -94,7 +97,7 @@ def measure(core: Core, database: Database | None, *, garbage_queue_len: int) ->
         in_flight_len=core.in_flight_len,
         in_flight_bytes=core.in_flight_bytes,
         watchers_len=len(core.watchers),
-        watch_lag_len=max((watcher.lag for watcher in core.watchers), default=0),
+        watch_lag_len=max((watcher.lag for watcher in list(core.watchers)), default=0),
         history_len=core.history_len,
         history_bytes=core.history_bytes,
         compaction_backlog_len=database.doomed_len if database is not None else 0,

@@ -72,6 +72,10 @@ class Watcher:
         self._is_open = True
         self.pace: Callable[[], Awaitable[None]] | None = None
         """Awaited before each batch is taken, by whoever has many readers to serve beside other work."""
+        self.gather_s = 0.0
+        """For so long after a batch, what comes is gathered for the next one: so there are so many batches at the most, however
+        often the store commits. What comes later than that is taken at once."""
+        self._gather_until = 0.0
 
     @property
     def is_open(self) -> bool:
@@ -90,7 +94,8 @@ class Watcher:
         """The next events, at least one. Raises Expired when some that it has not read are gone."""
         while self._is_open:
             if self.pace is not None:
-                await self.pace()
+                if not self._has_read_all:
+                    await self.pace()
             elif not self._has_waited:
                 # Whoever always finds something to read must still let the others run.
                 await asyncio.sleep(0)
@@ -108,6 +113,7 @@ class Watcher:
                 if not batch:
                     break
             if batch:
+                self._gather_until = now + self.gather_s
                 return batch
             if not self._has_read_all:
                 continue  # nothing for it was in that part
@@ -116,6 +122,8 @@ class Watcher:
                 return [self._bookmark()]
             await self._wait()
             self._has_waited = True
+            if self._is_open and (left := self._gather_until - self._loop.time()) > 0:
+                await asyncio.sleep(left)
         raise StopAsyncIteration
 
     def _take(self) -> list[Event]:
@@ -219,11 +227,12 @@ class Watcher:
             self._timer = self._loop.call_at(min(due), self._on_timer)
 
     def _on_timer(self) -> None:
+        """Nothing has concerned it up to now: whatever does takes it out of those who wait, and wakes it then or soon."""
         self._timer = None
-        self._release()
+        if self._waiter is not None and self.collection.is_waiting(self._waiter, self._selection.topic):
+            self._release()
 
     def _release(self) -> None:
-        """Nothing has concerned it up to now: whatever does would have woken it."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(((), self.collection.history.end))
 

@@ -1,8 +1,8 @@
 """Create, update, patch and delete: each a step inside a transaction, each transaction submitted in one turn of the loop.
 
 On the loop. A step reads through its transaction, may wait for admission hooks, and puts its change down. `run` submits when
-nothing that was read has changed meanwhile, and otherwise builds the transaction anew: so an update that names a version
-fails with Conflict, and one that does not is applied to what is there now.
+nothing that was read has changed meanwhile, nor the kinds that are served, and otherwise builds the transaction anew: so an
+update that names a version fails with Conflict, and one that does not is applied to what is there now.
 
 Invariant: no answer, good or bad, rests on something that is not on disk. A refusal that came from a pending write waits for
 that write's end, and is thought over again when it failed.
@@ -14,8 +14,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from muster.objects.names import Entropy, generated_name
-from muster.objects.patch.managed import apply_server_side
+from muster.objects.names import Entropy, generated_name, random_uid
+from muster.objects.patch.managed import apply_steps
+from muster.objects.patch.shape import Schema
 from muster.objects.resources import Resource
 from muster.objects.status import (
     AlreadyExists,
@@ -29,6 +30,7 @@ from muster.objects.status import (
     ServiceUnavailable,
     UnsupportedMediaType,
 )
+from muster.objects.steps import done_in_turns
 from muster.objects.time import format_time
 from muster.store.contract import EventType, PatchType, Preconditions, Propagation
 from muster.store.embedded import rules
@@ -77,16 +79,18 @@ class Writes:
         core = self._core
         core.check_open()
         for _ in range(_ATTEMPTS_MAX):
-            transaction = Transaction(core)
+            transaction, kinds = Transaction(core), self._registry.revision
             try:
                 results = await build(transaction)
-            except ApiError:
+            except ApiError as error:
+                if isinstance(error, AlreadyExists) and transaction.is_stale:
+                    continue  # not when it was first looked for: an apply is merged with it, a generated name is drawn again
                 if transaction.rests_on_pending and not await core.settle():
                     continue
                 raise
             except RecursionError:
                 raise BadRequest("the object is nested too deeply; flatten it") from None
-            if transaction.is_stale:
+            if transaction.is_stale or self._registry.revision != kinds:
                 continue
             changes = transaction.changes
             if dry_run or not changes:
@@ -126,10 +130,12 @@ class Writes:
         now_text = format_time(self._core.clock())
         # A node reports its state when it registers; everyone else's status comes later, through the subresource.
         drop_status = resource.has_status and not (resource.kind == "Node" and resource.group == "")
-        rules.stamp_new(resource, raw, uid=self._new_uid(), now_text=now_text, drop_status=drop_status)
+        rules.stamp_new(resource, raw, uid=random_uid(self._entropy), now_text=now_text, drop_status=drop_status)
         raw = await self._shaper.shape(served, resource, raw, None, context)
         raw = self._hooked(served, raw, None, context)
+        await context.pause()
         raw = self._shaper.track(served, resource, raw, None, context)
+        await context.pause()
         return self._put_new(txn, served, resource, key, raw)
 
     def _put_new(self, txn: Transaction, served: Served, resource: Resource, key: Key, raw: Raw) -> Result:
@@ -173,14 +179,6 @@ class Writes:
             f"from generateName {prefix!r}"
         )
         raise rules.refusal(AlreadyExists, resource, str(name), message)
-
-    def _new_uid(self) -> str:
-        """A random UUID (version 4)."""
-        octets = bytearray(self._entropy(16))
-        octets[6] = octets[6] & 0x0F | 0x40
-        octets[8] = octets[8] & 0x3F | 0x80
-        text = octets.hex()
-        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
     def _hooked(self, served: Served, raw: Raw, old: Raw | None, context: WriteContext) -> Raw:
         hook = self.hooks.get(served.stored.qualified)
@@ -238,6 +236,9 @@ class Writes:
         key = self._key(resource, name, namespace)
         record = self._existing(txn, served, resource, key)
         rules.check_preconditions(resource, record, preconditions)
+        if patch_type is not PatchType.JSON:
+            self._shaper.check_patch_size(resource, name, patch, len(record.value), context)
+            await context.pause()
         current = in_version(record, resource.api_version).raw()
         # All but the status is taken from `current` then, so it may be read once and be part of both.
         is_shared = patch_type is PatchType.MERGE and subresource == "status"
@@ -270,13 +271,14 @@ class Writes:
         served = self._registry.find(resource)
         if not isinstance(patch, Mapping):
             raise BadRequest(f"an apply patch must be an object, not {type(patch).__name__}")
-        options = context.options
         config = applied_part(resource, rules.conform(resource, patch), subresource)
         config["metadata"].setdefault("name", key[1])
         self._check_same_name(resource, config, key)
         record = txn.read(served.collection, key)
         if record is None and subresource:
             raise rules.not_found(resource, key[1])
+        self._shaper.check_patch_size(resource, key[1], config, len(record.value) if record is not None else 0, context)
+        await context.pause()
         schema = served.schema(resource.version)
         live = in_version(record, resource.api_version).raw() if record is not None else None
         now = self._core.clock()
@@ -287,18 +289,26 @@ class Writes:
                 )
                 raise rules.conflict(resource, key[1], why)
             key = self._new_key(txn, served, resource, config, key[0] or None)
-            raw = apply_server_side(None, config, options.field_manager, schema, now, options.force)
+            raw = await self._applied(None, config, schema, now, context)
             managed = raw["metadata"].get("managedFields")
-            rules.stamp_new(resource, raw, uid=self._new_uid(), now_text=format_time(now), drop_status=resource.has_status)
+            uid = random_uid(self._entropy)
+            rules.stamp_new(resource, raw, uid=uid, now_text=format_time(now), drop_status=resource.has_status)
             raw = await self._shaper.shape(served, resource, raw, None, context)
             raw = self._hooked(served, raw, None, context)
             if managed is not None:
                 raw["metadata"]["managedFields"] = managed
             return self._put_new(txn, served, resource, key, raw)
         rules.check_version(resource, config, record, required=False)
-        merged = apply_server_side(live, config, options.field_manager, schema, now, options.force, subresource=subresource)
+        merged = await self._applied(live, config, schema, now, context, subresource=subresource)
         merged = rules.conform(resource, merged)
         return await self._replace(txn, resource, record, merged, context, subresource=subresource, is_applied=True)
+
+    async def _applied(
+        self, live: Raw | None, config: Raw, schema: Schema, now: float, context: WriteContext, *, subresource: str = ""
+    ) -> Raw:
+        options = context.options
+        steps = apply_steps(live, config, options.field_manager, schema, now, options.force, subresource=subresource)
+        return await done_in_turns(steps, context.pause)
 
     async def _replace(
         self,
@@ -327,12 +337,14 @@ class Writes:
         raw = await self._shaper.shape(served, resource, raw, current, context, subresource=subresource)
         if not subresource:
             raw = self._hooked(served, raw, current, context)
+        await context.pause()
         if is_applied:
             raw["metadata"].pop("managedFields", None)
             if managed is not None:
                 raw["metadata"]["managedFields"] = managed
         else:
             raw = self._shaper.track(served, resource, raw, current, context, subresource=tracked_as or subresource)
+        await context.pause()
         return self.put(txn, served, record, current, raw)
 
     def put(self, txn: Transaction, served: Served, record: Record, current: Raw, raw: Raw) -> Result:
