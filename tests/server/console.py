@@ -38,6 +38,8 @@ BIN = Path(sys.executable).parent
 COMMAND_TIMEOUT_S = 60.0
 RECORDING = bool(os.environ.get("MUSTER_RECORD"))
 
+_WARNING = "! Warning: "
+
 _MASKS = [
     (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"), "UID"),
     (re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z| ?[+-]\d{4}( UTC)?)"), "TIME"),
@@ -61,14 +63,16 @@ _MASKS = [
 
 def mask(text: str) -> str:
     """`text` without what is different each time: uids, times, ages, versions, addresses, widths of columns."""
-    text = "\n".join(_sorted_json(line) for line in text.split("\n"))
+    text = "\n".join(_in_one_order(line) for line in text.split("\n"))
     for pattern, put in _MASKS:
         text = pattern.sub(put, text)
     return text
 
 
-def _sorted_json(line: str) -> str:
-    """The order of members says nothing, so a line of JSON is written in one order."""
+def _in_one_order(line: str) -> str:
+    """Where the order says nothing: the members of a line of JSON, and the parts of a warning, which kubectl keeps in a map."""
+    if line.startswith(_WARNING):
+        return _WARNING + "; ".join(sorted(line.removeprefix(_WARNING).split("; ")))
     if not (line.startswith("{") and line.endswith("}")):
         return line
     try:

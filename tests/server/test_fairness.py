@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import gzip
 import json
+import resource
 import socket
 import ssl
 import threading
@@ -21,9 +22,10 @@ import pytest
 
 from muster.objects.resources import Resource
 from muster.objects.status import Raw
+from muster.objects.steps import done_in_turns
 from muster.server.admission import Hook
 from muster.server.config import ServerLimits
-from muster.server.listing import done, list_answer
+from muster.server.listing import list_answer
 from muster.server.negotiation import Form
 from muster.server.run import Server
 from muster.store.embedded.admission import AdmissionRequest
@@ -32,6 +34,7 @@ from tests.store.embedded.support import CONFIG_MAPS, open_store
 from tests.waiting import blocked_until
 
 MAPS = "/api/v1/namespaces/default/configmaps"
+PODS = "/api/v1/namespaces/default/pods"
 _LIMITS = ServerLimits(
     in_flight_write_max=2,
     in_flight_reserved=2,
@@ -80,9 +83,11 @@ class Stage:
     def flow(self) -> Any:
         return self.server.server._listener._app._flow
 
-    def answered(self, verb: str) -> list[str]:
-        """Users, in the order in which their requests were answered."""
-        return [line["user"] for line in self.audit if line["verb"] == verb and line["stage"] == "complete"]
+    def created(self) -> list[str]:
+        """Which of the two users created something, in the order in which they were told. A client may hear of its answer
+        before it stands here."""
+        made = [line for line in self.audit if line["verb"] == "create" and line["stage"] == "complete" and line["code"] == 201]
+        return [line["user"] for line in made if line["user"] in {"ann", "ben"}]
 
     def refused(self, limit: str) -> float:
         found = self.server.server.metrics.registry.get_sample_value("muster_server_refused_total", {"limit": limit})
@@ -138,11 +143,10 @@ def test_a_flood_of_writes_is_passed_by_another_users_one(stage: Stage) -> None:
         assert stage.server.request("POST", MAPS, {"metadata": {"name": "admin"}}).code == 201, "administrators have a reserve"
         quiet = pool.submit(write, stage.ben, "quiet", {})
         blocked_until(lambda: stage.flow.waiting == 31)
-        before = len(stage.answered("create"))
         stage.gate.is_open.set()
         assert {job.result() for job in (first, also, quiet, *flood)} == {201}
-    order = stage.answered("create")[before:]
-    assert order.count("ann") == 31
+    blocked_until(lambda: len(stage.created()) == 33)
+    order = stage.created()
     # The two that held the seats end; then at most one of the flood comes before the quiet one.
     assert [at for at, user in enumerate(order) if user == "ben"][1] <= 3
     assert stage.flow.in_flight == stage.flow.waiting == 0
@@ -218,6 +222,70 @@ def test_writes_are_acknowledged_before_hundreds_of_watchers_have_their_events(s
             assert [text.index(b'"name":"w%d"' % number) for number in range(writes)] == sorted(
                 text.index(b'"name":"w%d"' % number) for number in range(writes)
             )
+
+
+@pytest.mark.slow
+def test_a_thousand_watchers_get_every_event_in_order_and_others_are_served(stage: Stage) -> None:
+    people, each, count = [f"watcher-{n}" for n in range(5)], 200, 6
+    assert each <= _LIMITS.watches_per_user_max
+    _allow_open_files(2 * len(people) * each + 500)
+    ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"}
+    binding = {
+        "metadata": {"name": "watchers"},
+        "roleRef": ref,
+        "subjects": [{"kind": "User", "name": name} for name in people],
+    }
+    stage.server.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding)
+    path = f"{PODS}?resourceVersion={stage.server.server.store.resource_version}"
+    with contextlib.ExitStack() as stack:
+        watches = [
+            stack.enter_context(stage.server.watch(path, token=token))
+            for token in map(stage.server.user, people)
+            for _ in range(each)
+        ]
+        assert stage.flow.watches == len(watches) == 1000
+        expected: list[tuple[str, str, str]] = []
+
+        def write(type_: str, method: str, name: str, body: Raw | None = None) -> None:
+            at = PODS if method == "POST" else f"{PODS}/{name}"
+            headers = {"content-type": "application/merge-patch+json"} if method == "PATCH" else None
+            reply = stage.server.request(method, at, body, token=stage.ben, headers=headers)
+            assert reply.code in (200, 201), reply.body
+            expected.append((type_, name, reply.json["metadata"]["resourceVersion"] if type_ != "DELETED" else ""))
+            # Whoever asks for something else is answered while a thousand are being told.
+            assert stage.server.request("GET", MAPS, token=stage.ben).code == 200
+            assert stage.server.request("GET", f"{PODS}/none", token=stage.ann).code == 404
+
+        for number in range(count):
+            name = f"p{number}"
+            spec = {"containers": [{"name": "c", "image": "i"}]}
+            write("ADDED", "POST", name, {"metadata": {"name": name}, "spec": spec})
+            write("MODIFIED", "PATCH", name, {"metadata": {"labels": {"n": str(number)}}})
+        write("DELETED", "DELETE", "p0")
+        for watch in watches:
+            got: list[tuple[str, str, str]] = []
+            versions: list[int] = []
+            while len(got) < len(expected):
+                event = watch.next()
+                meta = event["object"]["metadata"]
+                versions.append(int(meta["resourceVersion"]))
+                if event["type"] != "BOOKMARK":
+                    got.append((event["type"], meta["name"], meta["resourceVersion"] if event["type"] != "DELETED" else ""))
+            assert got == expected
+            assert versions == sorted(versions)
+        assert stage.flow.watches == 1000, "none was cut"
+    blocked_until(lambda: stage.flow.watches == 0)
+    blocked_until(lambda: stage.flow.unread.total == 0)
+    assert stage.server.request("GET", "/healthz", token="").code == 200
+
+
+def _allow_open_files(count: int) -> None:
+    """Both ends of each connection are in this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < count:
+        pytest.skip(f"needs {count} open files; {hard} are allowed here")
+    if soft != resource.RLIM_INFINITY and soft < count:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
 
 
 def test_watchers_that_read_nothing_are_cut_and_cost_a_bounded_number_of_bytes(stage: Stage) -> None:
@@ -308,7 +376,7 @@ async def test_pieces_are_small_whatever_the_form() -> None:
     async def turn() -> None: ...
 
     for form in (Form(), Form("yaml"), Form("json", "Table"), Form("json", "PartialObjectMetadataList")):
-        page = await done(store.list_record_steps(resource, "default"), turn)
+        page = await done_in_turns(store.list_record_steps(resource, "default"), turn)
         answer = await list_answer(resource, page, form, include="Object", now=0.0, turn=turn)
         assert answer.pieces is not None
         pieces = list(answer.pieces)

@@ -46,7 +46,7 @@ async def test_a_flood_is_let_on_a_few_at_a_time_and_others_come_in_between() ->
     flood = [asyncio.create_task(_request(flow, ANN, done)) for _ in range(300)]
     await asyncio.sleep(0)
     assert len(done) <= TURN_COST_MAX, "no more than the loop serves before it looks at its sockets again"
-    assert flow.waiting >= 290
+    assert flow.waiting >= 300 - 2 * TURN_COST_MAX
     before = len(done)
     await _request(flow, BEN, done)
     assert done.index("ben") - before <= 2 * TURN_COST_MAX
@@ -68,7 +68,7 @@ async def test_large_bodies_count_for_what_they_take() -> None:
 
 
 async def test_pieces_of_a_long_answer_leave_room_for_others() -> None:
-    """Somebody lists everything in a hundred loops; each request of another waits for a piece or two, not for a list."""
+    """Somebody lists everything in a hundred loops; each request of another waits for a few pieces, not for a list."""
     flow, _ = _flow()
     done: list[str] = []
 
@@ -82,7 +82,7 @@ async def test_pieces_of_a_long_answer_leave_room_for_others() -> None:
     for _ in range(20):
         before = len(done)
         await _request(flow, BEN, done)
-        assert done.index("ben", before) - before <= 3
+        assert done.index("ben", before) - before <= 2 * TURN_COST_MAX / PIECE_COST
     await asyncio.gather(*tasks)
     assert done.count("piece") == 5000
 

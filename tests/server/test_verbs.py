@@ -194,13 +194,16 @@ def test_tables_and_partial_metadata(server: RunningServer, maps: str) -> None:
     assert "data" not in listed["items"][0]
 
 
-def test_big_lists_are_compressed(server: RunningServer, maps: str) -> None:
+@pytest.mark.parametrize("name", [pytest.param("", id="a list"), pytest.param("/big-1", id="one object")])
+def test_big_answers_are_compressed(server: RunningServer, maps: str, name: str) -> None:
     for n in range(3):
-        server.create(maps, _config_map(f"big-{n}", data={"text": "x" * 100_000}))
-    reply = server.request("GET", maps, headers={"accept-encoding": "gzip"})
+        server.create(maps, _config_map(f"big-{n}", data={"text": "x" * 200_000}))
+    reply = server.request("GET", maps + name, headers={"accept-encoding": "gzip"})
     assert reply.headers["content-encoding"] == "gzip"
     assert len(reply.body) < 50_000
-    plain = server.request("GET", maps)
+    head = server.request("HEAD", maps + name, headers={"accept-encoding": "gzip"})
+    assert (head.code, head.headers["content-encoding"], head.body) == (200, "gzip", b"")
+    plain = server.request("GET", maps + name)
     assert "content-encoding" not in plain.headers
     assert gzip.decompress(reply.body) == plain.body
 

@@ -233,6 +233,16 @@ def configured(
         api.request("DELETE", f"{CONFIGURATIONS}/{plural}/{name}")
 
 
+def written(api: Api, method: str, path: str, body: Raw) -> None:
+    """A creation or a merge patch after which the server's own cache has the object: a kube-apiserver tries the
+    next change on its cached copy first, and would ask its webhooks about that, too."""
+    reply = api.request(method, path, body, headers=MERGE if method == "PATCH" else None)
+    assert reply.code in (200, 201), reply.body
+    meta = reply.json["metadata"]
+    cached = (path if method == "PATCH" else f"{path}/{meta['name']}") + "?resourceVersion=0"
+    blocked_until(lambda: api.request("GET", cached).json["metadata"].get("resourceVersion") == meta["resourceVersion"])
+
+
 def _is_let_pass(api: Api, namespace: str, probe: Raw) -> bool:
     return api.request("POST", f"/api/v1/namespaces/{namespace}/configmaps?dryRun=All", probe).code == 201
 

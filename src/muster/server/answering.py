@@ -3,18 +3,19 @@
 A small answer is one write. A large one gives its seat back first, is counted against the budget of its user, and takes a turn
 for each piece. A client that does not read in time is cut off.
 
-Concurrency: on the event loop, in the task of the request; compression of what is large is done on worker threads. Invariant:
-once an answer has begun, `exchange.code` is set, and it ends or its connection does.
+Concurrency: on the event loop, in the task of the request. Compression, too: a piece takes some tens of microseconds, while a
+worker thread would wait for the interpreter's lock for milliseconds, each way. Invariant: once an answer has begun,
+`exchange.code` is set, and it ends or its connection does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import gzip
-import zlib
 from collections.abc import AsyncIterator, Iterator
 from typing import Final
+
+from isal import isal_zlib
 
 from muster.objects.status import ApiError, ServiceUnavailable, Timeout
 from muster.server.audit_policy import Level, Stage
@@ -26,7 +27,7 @@ from muster.server.flow import Flow
 from muster.server.metrics import Metrics
 from muster.server.negotiation import PLAIN, Form, encode, negotiate
 from muster.server.one_request import Exchange
-from muster.server.priority import EVENTS_COST, PIECE_COST
+from muster.server.priority import EVENTS_COST
 
 _SMALL_BYTES: Final = 64 * 1024
 """An answer up to this goes out in one write and is not counted: what one connection may leave unread."""
@@ -35,9 +36,12 @@ _PART_BYTES: Final = 128 * 1024
 """Pieces of a long answer are gathered up to this before they are sent."""
 _STREAM_BUFFER_BYTES: Final = 16 * 1024
 _BUFFER_BYTES: Final = 64 * 1024
+_PIECES_BUFFER_BYTES: Final = 1024 * 1024
+"""Of a long answer, whose bytes are counted whole: what may be unread before the next piece waits. So the pieces of all but the
+longest go out one after the other, and do not wait for the client between two."""
 _GZIP_LEVEL: Final = 1
 _GZIP_WBITS: Final = 31
-"""zlib's word for the gzip format with the largest window."""
+"""zlib's word, and ISA-L's, for the gzip format with the largest window."""
 
 
 class Answering:
@@ -76,7 +80,7 @@ class Answering:
         if response.pieces is None and len(body) <= _SMALL_BYTES:
             exchange.code, exchange.reason = response.code, response.reason
             headers.append((b"content-length", str(len(body)).encode()))
-            if not scope["muster.respond"](response.code, headers, body):
+            if not scope["muster.connection"].respond(scope["muster.cycle"], response.code, headers, body):
                 await self._send_parts(scope, send, response.code, headers, body)
             return
         # What is left is up to the client; its bytes are bounded, so it needs no seat for that.
@@ -87,43 +91,45 @@ class Answering:
         if is_packed:
             headers += [(b"content-encoding", b"gzip"), (b"vary", b"accept-encoding")]
         with self._flow.sending(exchange.user, size, may_refuse=not exchange.info.is_write):
-            if response.pieces is not None:
+            if response.pieces is not None or is_packed:
                 if response.is_exact and not is_packed:
                     headers.append((b"content-length", str(size).encode()))
                 exchange.code, exchange.reason = response.code, response.reason
                 await send({"type": "http.response.start", "status": response.code, "headers": headers})
-                pieces = _beside(response.pieces) if response.is_slow else _on_loop(response.pieces)
-                await self._send_pieces(exchange, scope, send, pieces, is_packed=is_packed)
+                made = _slices(body) if response.pieces is None else response.pieces
+                pieces = _beside(made) if response.is_slow else _on_loop(made)
+                connection = scope["muster.connection"]
+                connection.buffer(_PIECES_BUFFER_BYTES)
+                try:
+                    await self._send_pieces(exchange, scope, send, pieces, response.piece_cost, is_packed=is_packed)
+                finally:
+                    connection.buffer(_BUFFER_BYTES)
                 return
-            if is_packed:
-                body = await asyncio.to_thread(gzip.compress, body, _GZIP_LEVEL)
             headers.append((b"content-length", str(len(body)).encode()))
             exchange.code, exchange.reason = response.code, response.reason
             await self._send_parts(scope, send, response.code, headers, body)
 
     async def _send_pieces(
-        self, exchange: Exchange, scope: Scope, send: Send, pieces: AsyncIterator[bytes], *, is_packed: bool
+        self, exchange: Exchange, scope: Scope, send: Send, pieces: AsyncIterator[bytes], cost: float, *, is_packed: bool
     ) -> None:
-        """Each piece is made in a turn of its own, and compressed beside the loop."""
-        pack = zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP_WBITS) if is_packed else None
+        """Each piece is made, and compressed, in a turn of its own."""
+        pack = isal_zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP_WBITS) if is_packed else None
         gathered: list[bytes] = []
         size = 0
         if exchange.method != "HEAD":
             async for piece in pieces:
-                gathered.append(piece)
-                size += len(piece)
+                part = pack.compress(piece) if pack is not None else piece
+                gathered.append(part)
+                size += len(part)
                 if size >= _PART_BYTES:
                     part = b"".join(gathered)
                     gathered, size = [], 0
-                    if pack is not None:
-                        part = await asyncio.to_thread(pack.compress, part)
-                    if part and not await self._pass_on(scope, send, part, more=True):
+                    if not await self._pass_on(scope, send, part, more=True):
                         return
-                await self._flow.turn(exchange.whose, PIECE_COST)
-        last = b"".join(gathered)
+                await self._flow.turn(exchange.whose, cost)
         if pack is not None:
-            last = pack.compress(last) + pack.flush()
-        await self._pass_on(scope, send, last, more=False)
+            gathered.append(pack.flush())
+        await self._pass_on(scope, send, b"".join(gathered), more=False)
 
     async def _send_parts(self, scope: Scope, send: Send, code: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
         await send({"type": "http.response.start", "status": code, "headers": headers})
@@ -148,7 +154,8 @@ class Answering:
             stream.close()
             raise ServiceUnavailable("the server is stopping; connect again", retry_after_s=1)
         self._streams[stream] = exchange.user
-        scope["muster.connection"].buffer(_STREAM_BUFFER_BYTES)
+        connection, cycle = scope["muster.connection"], scope["muster.cycle"]
+        connection.buffer(_STREAM_BUFFER_BYTES)
         watchdog = asyncio.get_running_loop().create_task(_close_on_disconnect(receive, stream))
         try:
             exchange.code, exchange.is_long = stream.code, True
@@ -160,13 +167,13 @@ class Answering:
             ]
             await send({"type": "http.response.start", "status": stream.code, "headers": headers})
             async for chunk in stream.chunks:
-                if not await self._pass_on(scope, send, chunk, more=True):
+                if not connection.push(cycle, chunk) and not await self._pass_on(scope, send, chunk, more=True):
                     return
             await self._pass_on(scope, send, b"", more=False)
         finally:
             self._streams.pop(stream, None)
             stream.close()
-            scope["muster.connection"].buffer(_BUFFER_BYTES)
+            connection.buffer(_BUFFER_BYTES)
             watchdog.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await watchdog
@@ -228,6 +235,10 @@ def _warnings(warnings: list[str], limits: ServerLimits) -> list[bytes]:
 def _is_object(response: Response) -> bool:
     """Rather than the text of a log."""
     return response.content_type.startswith(("application/json", "application/yaml"))
+
+
+def _slices(body: bytes) -> Iterator[bytes]:
+    return (body[start : start + _PART_BYTES] for start in range(0, len(body), _PART_BYTES))
 
 
 async def _on_loop(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:

@@ -40,6 +40,7 @@ from muster.server.metrics import Metrics
 from muster.server.one_request import Exchange
 from muster.server.paths import request_info
 from muster.server.priority import PIECE_COST, READ_COST, RULES_PER_COST, TURN_COST_MAX, whose
+from muster.server.protocol import release
 from muster.store.embedded.admission import Actor
 
 log = logger(__name__)
@@ -97,6 +98,7 @@ class App:
                     await self._flow.turn(exchange.whose, READ_COST)
                 await self.answering.send(exchange, scope, send, failure(exchange, error), [])
         finally:
+            release(scope)
             self._finish(exchange, loop.time() - exchange.started_s)
 
     # --- the steps

@@ -182,8 +182,10 @@ def impersonated(actor: Actor, headers: Sequence[tuple[str, str]], authorizer: A
     for asked in impersonation_questions(user, uid, groups, extra):
         if not authorizer.decide(actor.user, actor.groups, asked).allowed:
             raise forbidden(actor.user, asked)
-    if user.startswith("system:serviceaccount:") and not groups:
-        groups = list(service_account_groups(user.split(":")[2]))
+    parts = user.split(":")
+    if len(parts) == 4 and parts[:2] == ["system", "serviceaccount"] and not groups:
+        # No other name was asked about as an account's, so no other has its groups.
+        groups = list(service_account_groups(parts[2]))
     if user == ANONYMOUS.user:
         groups.append(UNAUTHENTICATED)
     elif UNAUTHENTICATED not in groups:

@@ -27,6 +27,8 @@ MASTERS = "system:masters"
 AUTHENTICATED = "system:authenticated"
 UNAUTHENTICATED = "system:unauthenticated"
 _GRANTS_CACHED_MAX = 4096
+_GRANTS_KEY_CHARS_MAX = 4096
+"""Whoever asks for a review names users, groups and namespaces of any length: what is longer is found anew each time."""
 
 Subject = tuple[str, str]
 """("User", name) or ("Group", name); a service account is the user `system:serviceaccount:namespace:name`."""
@@ -147,9 +149,10 @@ class RbacIndex:
         found = self._grants.get(key)
         if found is None:
             found = tuple(self._find_grants(user, groups, namespace))
-            self._grants[key] = found
-            if len(self._grants) > _GRANTS_CACHED_MAX:
-                self._grants.popitem(last=False)
+            if len(user) + len(namespace) + sum(map(len, groups)) <= _GRANTS_KEY_CHARS_MAX:
+                self._grants[key] = found
+                if len(self._grants) > _GRANTS_CACHED_MAX:
+                    self._grants.popitem(last=False)
         return found
 
     def _find_grants(self, user: str, groups: Sequence[str], namespace: str) -> Iterator[Grant]:

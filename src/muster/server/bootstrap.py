@@ -177,9 +177,8 @@ class Keeper:
             self._wake.clear()
             try:
                 await self._round()
-            except ApiError as error:
-                # A full disk, say: try again in a while, whether or not something changes.
-                log.warning("upkeep failed", error=error.message)
+            except Exception as error:  # a full disk, say: try again in a while, whether or not something changes
+                log.warning("upkeep failed", exc_info=None if isinstance(error, ApiError) else error, error=str(error))
                 await asyncio.sleep(_RETRY_S)
                 self._wake.set()
 
@@ -190,7 +189,11 @@ class Keeper:
             self._namespaces.discard(name)
         if self._roles_dirty:
             self._roles_dirty = False
-            await self._write_aggregated()
+            try:
+                await self._write_aggregated()
+            except BaseException:
+                self._roles_dirty = True
+                raise
 
     async def _furnish(self, namespace: str) -> None:
         """`default` account and the CA certificate; a namespace that is going or gone is left alone."""

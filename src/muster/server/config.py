@@ -37,7 +37,7 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """From the first byte (or the end of the TLS handshake) to the end of the headers; against slow-drip clients."""
     body_timeout_s: float = 60.0
     request_timeout_s: float = 60.0
-    """A request that is not a watch is answered within this, or ends with 504."""
+    """A write is answered within this, or ends with 504. Reads take turns instead, and end with their client."""
     send_timeout_s: float = 60.0
     """How long the other side may refuse to take bytes before the connection is cut."""
     sending_bytes_max: int = 256 * MIB
@@ -105,7 +105,7 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     node_logs_max: int = 200
     """Logs that are being read from agents at the same time."""
     node_connect_timeout_s: float = 5.0
-    """How long an agent has to take a connection and to begin its answer."""
+    """How long an agent has to take a connection."""
     node_silence_timeout_s: float = 4 * 3600.0
     """A log that is followed, and in which nothing happens for so long, ends."""
 

@@ -7,11 +7,14 @@ text breaks; never another exception, never unbounded work.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from muster.objects import yaml_text
+from muster.objects.json_numbers import EXTREME_MAX, has_many_extremes
+from muster.objects.nesting import is_nested_within
 from muster.objects.status import BadRequest
 
 _SHOWN_CHARS_MAX = 200
@@ -19,14 +22,18 @@ _SHOWN_CHARS_MAX = 200
 
 def decode_json(body: bytes, *, depth_max: int) -> Any:
     """A JSON document. Duplicate keys: the last wins, as in Go; see `duplicate_keys`."""
+    if has_many_extremes(body):
+        raise BadRequest(
+            f"the body has more than {EXTREME_MAX} numbers with an exponent of three digits, such as 1e308; "
+            "write them as strings"
+        )
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadRequest(f"the body is not valid JSON: {_shown(error)}") from None
     except RecursionError:
         raise BadRequest(f"the body is nested deeper than {depth_max} levels; flatten it") from None
-    # A cheap upper bound first: most bodies have fewer brackets in all than the depth that is allowed.
-    if body.count(b"{") + body.count(b"[") > depth_max:
+    if not is_nested_within(body, depth_max):
         _check_depth(value, depth_max)
     return value
 
@@ -51,15 +58,13 @@ def duplicate_keys(body: bytes, value: Any, limit: int = 10) -> list[str]:
     """Paths of keys that stand twice in one object of a JSON `body` that is known to be valid, and to be `value`."""
     if _has_all_strings(body, value):
         return []
-    marked: dict[int, tuple[dict[str, Any], list[str]]] = {}
-    """The objects that have such keys, by identity; they are kept here so that no other gets the same."""
+    marked: dict[int, tuple[dict[str, Any], list[tuple[str, Any]]]] = {}
+    """The objects that have such keys, by identity, with what was in them; kept here so that no other gets the same."""
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(items)
         if len(result) != len(items):
-            seen: set[str] = set()
-            again = [key for key, _ in items if key in seen or seen.add(key)]  # type: ignore[func-returns-value]
-            marked[id(result)] = (result, list(dict.fromkeys(again)))
+            marked[id(result)] = (result, items)
         return result
 
     try:
@@ -67,16 +72,38 @@ def duplicate_keys(body: bytes, value: Any, limit: int = 10) -> list[str]:
     except (ValueError, RecursionError):
         return []
     found: list[str] = []
-    places: list[tuple[str, Any]] = [("", root)] if marked else []
+    places: list[Iterator[tuple[str, Any]]] = [iter([("", root)] if marked else [])]
+    """What is still to be looked at, the innermost last. Not more of it is made than is looked at: there may be very many."""
     while places and len(found) < limit:
-        path, part = places.pop()
-        if isinstance(part, dict):
-            start = f"{path}." if path else ""
-            found += [start + key for key in marked.get(id(part), (part, []))[1]]
-            places += [(start + key, inner) for key, inner in reversed(part.items()) if isinstance(inner, dict | list)]
-        elif isinstance(part, list):
-            places += [(f"{path}[{index}]", inner) for index, inner in reversed(list(enumerate(part)))]
+        path, part = next(places[-1], ("", None))
+        if part is None:
+            places.pop()
+        elif isinstance(part, dict):
+            if id(part) in marked:
+                found += [f"{path}.{key}" if path else key for key in _again(marked[id(part)][1])]
+            places.append(_members(path, part))
+        else:
+            places.append(_items(path, part))
     return found[:limit]
+
+
+def _again(items: list[tuple[str, Any]]) -> list[str]:
+    """The keys that stand there more than once, in the order in which they do so."""
+    seen: set[str] = set()
+    again: dict[str, None] = {}
+    for key, _ in items:
+        if key in seen:
+            again[key] = None
+        seen.add(key)
+    return list(again)
+
+
+def _members(path: str, part: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    return ((f"{path}.{key}" if path else key, inner) for key, inner in part.items() if isinstance(inner, dict | list))
+
+
+def _items(path: str, part: list[Any]) -> Iterator[tuple[str, Any]]:
+    return ((f"{path}[{index}]", inner) for index, inner in enumerate(part) if isinstance(inner, dict | list))
 
 
 def _has_all_strings(body: bytes, value: Any) -> bool:

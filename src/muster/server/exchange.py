@@ -15,6 +15,7 @@ import msgspec
 from muster.objects.status import BadRequest
 from muster.server.config import ServerLimits
 from muster.server.paths import RequestInfo
+from muster.server.priority import PIECE_COST
 from muster.store.embedded.admission import Actor
 
 Scope = dict[str, Any]
@@ -132,6 +133,8 @@ class Response(msgspec.Struct, kw_only=True):
     """The `reason` of a Status, for the audit log."""
     pieces: Iterator[bytes] | None = None
     """Instead of `body`, of a long answer: made one by one, each in a turn of its own, while it is being sent."""
+    piece_cost: float = PIECE_COST
+    """Of each of `pieces`, in turns."""
     size_bytes: int = 0
     """Of `pieces`: what they hold in memory until the last is sent."""
     is_exact: bool = False

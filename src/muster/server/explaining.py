@@ -30,11 +30,13 @@ from muster.objects.bandwidth_demands import FindImage
 from muster.objects.catalog import Catalog
 from muster.objects.status import BadRequest, Cause, Invalid, NotFound, RequestEntityTooLarge, ServiceUnavailable
 from muster.server.authorization import Authorizer, forbidden
+from muster.server.decoding import decode_json
 from muster.server.rbac import Attributes
 from muster.store.embedded.admission import Actor
 
 PATH: Final = "/muster/v1/explain"
-BODY_BYTES_MAX: Final = 512 * 1024
+BODY_BYTES_MAX: Final = 128 * 1024
+_DEPTH_MAX: Final = 100
 _GROUP, _KINDS = "scheduling.koordinator.sh", "scheduleexplanations"
 
 
@@ -131,10 +133,7 @@ async def read_body(request: Request) -> bytes:
 
 
 def object_of(body: bytes) -> dict[str, Any]:
-    try:
-        found = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"the body is not JSON, or too deep: {error}") from None
+    found = decode_json(body, depth_max=_DEPTH_MAX)
     if not isinstance(found, dict):
         raise BadRequest("the body must be a JSON object: a manifest, or {'key': 'KIND/NAMESPACE/NAME'}")
     return found

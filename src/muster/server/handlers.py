@@ -15,11 +15,12 @@ from typing import Any
 from muster.objects.resources import Resource
 from muster.objects.selectors import FieldTerm
 from muster.objects.status import ApiError, BadRequest, Cause, Expired, MethodNotAllowed, NotFound, Raw, Timeout
+from muster.objects.steps import done_in_turns
 from muster.objects.time import Clock
 from muster.server.config import ServerLimits
 from muster.server.decoding import decode_json, decode_yaml, duplicate_keys
 from muster.server.exchange import Handler, Request, Response, Stream
-from muster.server.listing import done, list_answer
+from muster.server.listing import list_answer
 from muster.server.metrics import Metrics
 from muster.server.negotiation import BodyMedia, Form, body_media, encode, json_to_yaml, negotiate, patch_type
 from muster.server.options import (
@@ -34,7 +35,9 @@ from muster.server.tables import partial_metadata, table
 from muster.server.watching import expired_stream, watch_stream, watch_timeout_s
 from muster.store.contract import PatchType, WriteOptions
 from muster.store.embedded import EmbeddedStore
+from muster.store.embedded.deletion import FINALIZER_FOREGROUND, FINALIZER_ORPHAN
 from muster.store.embedded.records import Record
+from muster.store.embedded.shaping import LARGE_BYTES
 
 _THREAD_YAML_BYTES = 64 * 1024
 _THREAD_RENDER_BYTES = 256 * 1024
@@ -42,6 +45,8 @@ _THREAD_RENDER_BYTES = 256 * 1024
 _RENDERS_AT_ONCE = 2
 """They compete for one interpreter; more would only starve what else needs a worker thread."""
 _SUBRESOURCE_WRITES = frozenset({"status", "finalize", "approval"})
+_ORPHANING = frozenset({"jobs.batch", "replicationcontrollers"})
+"""Kinds from before there was a choice: whoever deletes one without saying so leaves its pods, as in Kubernetes."""
 _SHOWN_WHEN_DELETED = frozenset(
     {"persistentvolumeclaims", "persistentvolumes", "pods", "podtemplates", "resourcequotas", "serviceaccounts"}
 )
@@ -113,7 +118,8 @@ class ResourceHandlers:
 
     def _check_scope(self, resource: Resource, info: RequestInfo) -> None:
         """`/namespaces/x/nodes` is no path: nodes are in no namespace."""
-        if info.namespace and not resource.namespaced and info.resource != "namespaces":
+        is_itself = info.resource == "namespaces" and info.namespace == info.name
+        if info.namespace and not resource.namespaced and not is_itself:
             raise _no_such_path(info)
         if info.name and resource.namespaced and not info.namespace and info.verb not in ("list", "watch", "deletecollection"):
             raise _no_such_path(info)
@@ -170,7 +176,7 @@ class ResourceHandlers:
             resource_version=options.resource_version,
             version_match=options.version_match,
         )
-        page = await done(steps, request.turn)
+        page = await done_in_turns(steps, request.turn)
         include = _include(request) if form.transform == "Table" else ""
         return await list_answer(resource, page, form, include=include, now=self._clock(), turn=request.turn)
 
@@ -219,7 +225,13 @@ class ResourceHandlers:
         options = write_options(request)
         obj = await self.object_body(request, options)
         record = await self._store.create_record(
-            resource, obj, request.info.namespace or None, options, actor=request.actor, warnings=request.warnings
+            resource,
+            obj,
+            request.info.namespace or None,
+            options,
+            actor=request.actor,
+            warnings=request.warnings,
+            turn=request.turn,
         )
         request.notes["name"] = record.key[1]
         return await self.answer(request, resource, record, form, code=201)
@@ -238,6 +250,7 @@ class ResourceHandlers:
             subresource=info.subresource,
             actor=request.actor,
             warnings=request.warnings,
+            turn=request.turn,
         )
         return await self.answer(request, resource, record, form)
 
@@ -259,6 +272,7 @@ class ResourceHandlers:
             subresource=info.subresource,
             actor=request.actor,
             warnings=request.warnings,
+            turn=request.turn,
         )
         return await self.answer(request, resource, record, form, code=201 if is_new else 200)
 
@@ -266,12 +280,22 @@ class ResourceHandlers:
         info = request.info
         form = negotiate(request.header("accept"))
         options = delete_options(request, await self._optional_body(request))
+        namespace = info.namespace if resource.namespaced else None
+        propagation = options.propagation
+        if propagation is None and resource.qualified in _ORPHANING:
+            finalizers = self._store.get_record(resource, info.name, namespace).raw()["metadata"].get("finalizers") or ()
+            if FINALIZER_ORPHAN not in finalizers and FINALIZER_FOREGROUND not in finalizers:
+                propagation = "Orphan"
+                request.warnings.append(
+                    "pods are kept when what made them is deleted without a propagationPolicy: say Background to have them "
+                    "deleted, or Orphan to have them kept without being warned"
+                )
         record = await self._store.delete_record(
             resource,
             info.name,
-            info.namespace if resource.namespaced else None,
+            namespace,
             options.write,
-            propagation=options.propagation,
+            propagation=propagation,
             grace_period_s=options.grace_period_s,
             preconditions=options.preconditions,
             actor=request.actor,
@@ -311,10 +335,14 @@ class ResourceHandlers:
         media = body_media(request.header("content-type"))
         body = await request.body()
         value = await self._decode(body, media, request)
+        if len(body) >= LARGE_BYTES:
+            await request.turn()
         if not isinstance(value, dict):
             raise BadRequest(f"the body must be an object, not {_json_type(value)}")
         if options is not None and options.field_validation != "Ignore" and media == "json":
             self._check_duplicates(request, body, value, options)
+        if len(body) >= LARGE_BYTES:
+            await request.turn()
         return value
 
     def _check_duplicates(self, request: Request, body: bytes, value: Raw, options: WriteOptions) -> None:
@@ -326,6 +354,8 @@ class ResourceHandlers:
     async def patch_body(self, request: Request, kind: PatchType) -> Any:
         body = await request.body()
         value = await self._decode(body, "yaml" if kind is PatchType.APPLY else "json", request)
+        if len(body) >= LARGE_BYTES:
+            await request.turn()
         wanted = list if kind is PatchType.JSON else dict
         if not isinstance(value, wanted):
             raise BadRequest(f"a patch of type {kind.value} must be {_json_type(wanted())}, not {_json_type(value)}")
@@ -356,7 +386,10 @@ class ResourceHandlers:
             info = request.info
             api_version = f"{info.group}/{info.version}" if info.group else info.version
             resource = self.find(info)
-            return decode_protobuf(body, depth_max=depth, api_version=api_version, kind=resource.kind if resource else "")
+            kind = resource.kind if resource else ""
+            if len(body) < _THREAD_YAML_BYTES:
+                return decode_protobuf(body, depth_max=depth, api_version=api_version, kind=kind)
+            return await asyncio.to_thread(decode_protobuf, body, depth_max=depth, api_version=api_version, kind=kind)
         if len(body) < _THREAD_YAML_BYTES:
             return decode_yaml(body, depth_max=depth, nodes_max=nodes)
         return await asyncio.to_thread(decode_yaml, body, depth_max=depth, nodes_max=nodes)

@@ -123,12 +123,14 @@ class Joining:
     async def _limited(self, request: Request, serve: Callable[[Request, bytes], Any]) -> Response:
         address = request.client.host if request.client else ""
         wait_s = self._rates.take(address, asyncio.get_running_loop().time())
+        # Nobody holds a place whose body does not come: anybody can begin a request.
+        body = b"" if wait_s else await self._read(request)
         if wait_s or self._under_way >= self._limits.join_at_once_max:
             self._metrics.refused.labels("join_per_minute_max" if wait_s else "join_at_once_max").inc()
             raise TooManyRequests("too many nodes are joining, please try again later", retry_after_s=max(1, round(wait_s)))
         self._under_way += 1
         try:
-            answer: Response = await serve(request, await self._read(request))
+            answer: Response = await serve(request, body)
             return answer
         finally:
             self._under_way -= 1

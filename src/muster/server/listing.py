@@ -10,7 +10,7 @@ Concurrency: on the event loop, in the task of the request. YAML takes so long t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
@@ -18,8 +18,9 @@ from muster.objects.resources import Resource
 from muster.objects.status import Raw
 from muster.server.exchange import Response, Turn
 from muster.server.negotiation import Form, encode
+from muster.server.priority import PIECE_COST, PLAIN_PIECE_COST
 from muster.server.tables import partial_metadata, table
-from muster.store.embedded.reads import RecordPage, Steps
+from muster.store.embedded.reads import RecordPage
 from muster.store.embedded.records import Record
 
 WHOLE_BYTES_MAX: Final = 64 * 1024
@@ -30,19 +31,6 @@ _PRINTED_LEN: Final = 20
 """Objects in a piece that are decoded and shown in another form."""
 _YAML_BYTES: Final = 16 * 1024
 _ADDED_LEN: Final = 5000
-
-T = TypeVar("T")
-
-
-async def done(steps: Steps[T], turn: Turn) -> T:
-    """What `steps` returns, with a turn taken for each."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: T = end.value
-            return found
-        await turn()
 
 
 async def list_answer(resource: Resource, page: RecordPage, form: Form, *, include: str, now: float, turn: Turn) -> Response:
@@ -90,6 +78,7 @@ async def list_answer(resource: Resource, page: RecordPage, form: Form, *, inclu
         pieces=pieces,
         size_bytes=size,
         is_exact=is_plain,
+        piece_cost=PLAIN_PIECE_COST if is_plain else PIECE_COST,
         is_slow=form.media == "yaml",
         content_type=form.content_type,
     )
@@ -101,13 +90,12 @@ Show = Callable[[Sequence[Record]], list[Any]]
 def _json(envelope: Raw, records: Sequence[Record], show: Show | None) -> Iterator[bytes]:
     """`envelope` ends with an empty list, into which the objects go."""
     whole = msgspec.json.encode(envelope)
-    yield whole[:-2]
-    is_first = True
+    before = whole[:-2]
     for group in _groups(records, len(records) if show is None else _PRINTED_LEN, _GROUP_BYTES):
         text = b",".join([record.value for record in group]) if show is None else msgspec.json.encode(show(group))[1:-1]
-        yield text if is_first else b"," + text
-        is_first = False
-    yield whole[-2:]
+        yield before + text
+        before = b","
+    yield whole[-2:] if records else whole
 
 
 def _yaml(envelope: Raw, key: str, records: Sequence[Record], show: Show, form: Form) -> Iterator[bytes]:

@@ -68,7 +68,7 @@ def follow(store: EmbeddedStore, follower: Follower) -> None:
         except Exception as error:  # it runs inside the store's commit, which must never be disturbed
             log.error("a follower of the store failed", resource=collection.id, name=event.record.name, exc_info=error)
 
-    store._core.listeners.append(guarded)
+    store.listeners.append(guarded)
 
 
 class Memory:
@@ -92,7 +92,7 @@ class Memory:
             for record in self._store.list_records(resource).records:
                 self._take(resource.qualified, record, deleted=False)
         for record in self._store.list_records(self._store.catalog.by_kind("", "Pod")).records:
-            self._take_pod(record, deleted=False)
+            self._take_pod(record, None, deleted=False)
         for record in self._store.list_records(self._store.catalog.by_kind("kuscia.secretflow", "KusciaTask")).records:
             self._take_task(record, deleted=False)
         secrets = self._store.catalog.by_kind("", "Secret")
@@ -102,12 +102,13 @@ class Memory:
         self._store.on_resources_changed.append(self.webhooks.forget)
 
     def _on_change(self, collection: Collection, event: Event) -> None:
-        self._take(collection.id, event.record, deleted=event.type is EventType.DELETED)
+        deleted = event.type is EventType.DELETED
+        if collection.id == _PODS:  # by far the most
+            self._take_pod(event.record, event.previous, deleted=deleted)
+        else:
+            self._take(collection.id, event.record, deleted=deleted)
 
     def _take(self, id_: str, record: Record, *, deleted: bool) -> None:
-        if id_ == _PODS:  # by far the most
-            self._take_pod(record, deleted=deleted)
-            return
         if id_ in _PEOPLE:
             self.people.apply(_PEOPLE[id_][1], record.raw(), deleted=deleted)
             return
@@ -131,14 +132,12 @@ class Memory:
         elif id_ == _SECRETS and record.namespace == TOKEN_NAMESPACE:
             self._take_secret(record.name, None if deleted else record.raw())
 
-    def _take_pod(self, record: Record, *, deleted: bool) -> None:
+    def _take_pod(self, record: Record, previous: Record | None, *, deleted: bool) -> None:
         self.nodes.apply_pod(record, deleted=deleted)
         if any(owner.is_controller and is_kind_of_job(owner.api_version) for owner in record.owners):
-            user = record.labels.get(Muster.USER, "")
-            if user:
-                self.people.own_made("Pod", record.namespace, record.name, "" if deleted else user)
-        elif _SAYS_WHOSE in record.value:
-            self.people.apply("Pod", record.raw(), deleted=deleted)
+            self.people.own_made("Pod", record.namespace, record.name, "" if deleted else record.labels.get(Muster.USER, ""))
+        elif _SAYS_WHOSE in record.value or (previous is not None and _SAYS_WHOSE in previous.value):
+            self.people.apply("Pod", record.raw(), deleted=deleted or _SAYS_WHOSE not in record.value)
 
     def _take_task(self, record: Record, *, deleted: bool) -> None:
         user = "" if deleted else record.labels.get(Muster.USER, "")

@@ -91,6 +91,8 @@ def request_info(
     namespace = ""
     if rest[0] == "namespaces" and len(rest) >= 3 and rest[2] not in _NAMESPACE_SUBRESOURCES:
         namespace, rest = rest[1], rest[2:]
+        if rest[0] == "namespaces":
+            return plain  # no namespace is in another one: what may be done in that says nothing about this
     elif rest[0] == "namespaces" and len(rest) >= 2:
         # For RBAC a Namespace lives in itself: a Role inside it may allow reading it.
         namespace = rest[1]

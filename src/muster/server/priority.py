@@ -49,11 +49,13 @@ RULES_PER_COST: Final = 200
 """Of the roles that somebody has, which are gone through to see what they may; a thousand and more are a turn of their own."""
 PIECE_COST: Final = 4.0
 """A piece of a long answer, or of the search for what belongs to it: about a millisecond."""
+PLAIN_PIECE_COST: Final = 2.0
+"""A piece of an answer that is bytes as the store keeps them: put together, encrypted and sent."""
 EVENTS_COST: Final = 0.5
 """Events that a watcher is handed at once."""
 HANDSHAKE_COST: Final = 4.0
-TURN_COST_MAX: Final = 4.0
-"""What is let onto the loop before the loop looks again at who else has asked."""
+TURN_COST_MAX: Final = 8.0
+"""What is let onto the loop before the loop looks again at who else has asked: two writes, or two pieces."""
 
 _ACCOUNT: Final = "system:serviceaccount:"
 _KUBE_SYSTEM_ACCOUNT: Final = "system:serviceaccount:kube-system:"

@@ -1,8 +1,9 @@
 """HTTP/1.1 on one connection: uvicorn's httptools protocol with the bounds that a public port needs.
 
-Added to uvicorn's: the verified client certificate and an `abort` handle in the scope; bounds on the size and number of
-headers (431), on pipelined requests, on open connections (503); a time limit for the headers of each request, so that a client
-that drips bytes can't hold a connection; malformed HTTP answered with 400 and a `Status` body; no upgrades.
+Added to uvicorn's: the verified client certificate in the scope, an `abort`, the connection and its cycle for answers in one
+write; bounds on the size and number of headers (431), on pipelined requests, on open connections (503); a time limit for the
+headers of each request, so that a client that drips bytes can't hold a connection; malformed HTTP answered with 400 and a
+`Status` body; no upgrades.
 
 Concurrency: callbacks of the event loop, one instance per connection. Relies on names inside uvicorn's class; the versions are
 pinned, and `tests/server/test_protocol.py` drives every path through a real socket.
@@ -11,8 +12,7 @@ pinned, and `tests/server/test_protocol.py` drives every path through a real soc
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import httptools
@@ -116,6 +116,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._count_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_head:
+            self._count_head(len(name) + len(value) + 4)
+            return  # a trailer: who asks, and for whom, was said in the head
         super().on_header(name, value)
         if len(self.headers) > self._limits.headers_max:
             self._refuse(_HeadTooLarge(f"the request has more than {self._limits.headers_max} headers"))
@@ -125,7 +128,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= self._limits.pipelined_max:
             self._refuse(BadRequest(f"more than {self._limits.pipelined_max} requests were sent ahead on one connection"))
         super().on_headers_complete()
-        self.scope["muster.respond"] = functools.partial(self._respond, self.cycle)  # type: ignore[typeddict-unknown-key]
+        self.scope["muster.cycle"] = self.cycle  # type: ignore[typeddict-unknown-key]
         self._in_head = False
         self._head_bytes = 0
         self._stop_head_timer()
@@ -161,7 +164,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     # --- answering
 
-    def _respond(self, cycle: RequestResponseCycle, code: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
+    def respond(self, cycle: RequestResponseCycle, code: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
         """A whole answer in one write: half the system calls and TLS records of the ASGI way. False: use that one instead."""
         if cycle.response_started or self.flow.write_paused:
             return False
@@ -183,6 +186,15 @@ class BoundedProtocol(HttpToolsProtocol):
         if not cycle.keep_alive:
             self.transport.close()
         cycle.on_response()
+        return True
+
+    def push(self, cycle: RequestResponseCycle, chunk: bytes) -> bool:
+        """The next chunk of an answer that has begun and has no length. False when the client has not read enough: the ASGI way
+        waits for that."""
+        if self.flow.write_paused or not cycle.chunked_encoding:
+            return False
+        if not cycle.disconnected:
+            self.transport.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
         return True
 
     @property
@@ -248,6 +260,13 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.cycle is not None and not self.cycle.response_complete:
             return  # the bytes of a pipelined request may wait while the one before it is served
         self._answer_and_close(BadRequest(f"the headers did not arrive within {self._limits.head_timeout_s:g} s"))
+
+
+def release(scope: MutableMapping[str, Any]) -> None:
+    """Let go of the connection, when the request has been answered. It holds the scope, too: each request would be left for the
+    collector of cycles, which looks for them while everybody waits."""
+    for name in ("muster.abort", "muster.connection", "muster.cycle"):
+        scope.pop(name, None)
 
 
 def _cause(error: Exception) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -127,7 +127,14 @@ def rule_of(raw: Mapping[str, Any]) -> Rule:
 
 
 def _texts(value: Any) -> frozenset[str]:
-    return frozenset(v for v in value if isinstance(v, str)) if isinstance(value, list) else frozenset()
+    if not value or not isinstance(value, list):
+        return _NONE
+    if len(value) == 1 and type(value[0]) is str:  # most are, and a role may have very many rules
+        return frozenset(value)
+    return frozenset(v for v in value if isinstance(v, str))
+
+
+_NONE: Final[frozenset[str]] = frozenset()
 
 
 def rule_raw(rule: Rule) -> Raw:

@@ -39,6 +39,8 @@ REPORTS_MISSED_MAX: Final = 3
 """Where an agent is told to report less often: so many of its intervals may pass."""
 ALL_CONTAINERS: Final = "all"
 _SHOWN: Final = ("cpu", "memory")
+_TURN_LEN: Final = 50
+"""Pods or nodes that are gone through before others have a turn."""
 
 
 class ContainerMetrics(Native):
@@ -107,16 +109,22 @@ class ResourceMetrics:
         self._handlers.computed[(GROUP, VERSION, PODS.plural)] = (PODS, self._serve_pods)
 
     async def _serve_nodes(self, request: Request) -> Response:
-        return self._serve(request, NODES, self._nodes(request))
+        return await self._serve(request, NODES, self._nodes(request))
 
     async def _serve_pods(self, request: Request) -> Response:
-        return self._serve(request, PODS, self._pods(request))
+        return await self._serve(request, PODS, self._pods(request))
 
-    def _serve(self, request: Request, resource: Resource, found: Iterator[Raw]) -> Response:
+    async def _serve(self, request: Request, resource: Resource, steps: Iterator[Raw | None]) -> Response:
         form = negotiate(request.header("accept"))
+        found: list[Raw] = []
+        for number, one_or_none in enumerate(steps, 1):
+            if one_or_none is not None:
+                found.append(one_or_none)
+            if number % _TURN_LEN == 0:
+                await request.turn()
         if request.info.verb == "list":
-            return Response(body=encode(self._list(request, resource, list(found), form), form), content_type=form.content_type)
-        one = next(found, None)
+            return Response(body=encode(self._list(request, resource, found, form), form), content_type=form.content_type)
+        one = found[0] if found else None
         if one is None:
             name = request.info.name
             raise NotFound(
@@ -139,13 +147,16 @@ class ResourceMetrics:
 
     # --- what is known
 
-    def _nodes(self, request: Request) -> Iterator[Raw]:
+    def _nodes(self, request: Request) -> Iterator[Raw | None]:
+        """For each that is asked for its metrics, or None when there are none."""
         for record in self._asked(request, "Node"):
             report = self._report(record.name)
             if report is not None and report.usage:
                 yield {**_head(NODES, record.raw(), report), "usage": dict(report.usage)}
+            else:
+                yield None
 
-    def _pods(self, request: Request) -> Iterator[Raw]:
+    def _pods(self, request: Request) -> Iterator[Raw | None]:
         reports: dict[str, _Report | None] = {}
         for record in self._asked(request, "Pod"):
             pod = record.raw()
@@ -159,6 +170,8 @@ class ResourceMetrics:
                 containers = [c.get("name", "") for c in spec.get("containers") or []]
                 name = containers[0] if len(containers) == 1 else ALL_CONTAINERS
                 yield {**_head(PODS, pod, report), "containers": [{"name": name, "usage": dict(usage)}]}
+            else:
+                yield None
 
     def _asked(self, request: Request, kind: str) -> Iterator[Record]:
         """The nodes or pods that the request is about, by name or by selectors."""

@@ -28,6 +28,9 @@ from muster.store.contract import EventType
 from muster.store.embedded.records import Event
 from muster.store.embedded.watchers import Watcher
 
+GATHER_S = 0.01
+"""Of a stream: events that follow another within this go out together. Whatever is sent costs a turn, a TLS record and a system
+call for each stream, so a store that commits hundreds of times a second would do little else."""
 _encode = msgspec.json.Encoder().encode
 Transform = Callable[[Raw, EventType], Raw]
 
@@ -44,7 +47,7 @@ def watch_stream(
     watcher: Watcher, resource: Resource, form: Form, *, include: str, clock: Clock, metrics: Metrics, pace: Turn
 ) -> Stream:
     """`pace` is awaited before each batch: the events of one user's thousand watches go out between others' requests."""
-    watcher.pace = pace
+    watcher.pace, watcher.gather_s = pace, GATHER_S
     count = metrics.watch_events.labels(resource.group, resource.plural).inc
     if form.transform:
         chunks = _transformed(watcher, _transform(resource, form, include, clock), count)

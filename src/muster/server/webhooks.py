@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import msgspec
 from prometheus_client import Counter
 
+from muster.objects.names import random_uid
 from muster.objects.patch.json_patch import apply_json_patch
 from muster.objects.resources import Resource
 from muster.objects.status import ApiError, BadRequest, Cause, InternalError, Raw, Timeout, TooManyRequests
@@ -336,10 +337,7 @@ class Webhooks:
         hook = match.hook
         if hook.problem:
             raise CallFailed(hook.problem)
-        octets = bytearray(self._entropy(16))
-        octets[6], octets[8] = octets[6] & 0x0F | 0x40, octets[8] & 0x3F | 0x80
-        text = octets.hex()
-        uid = "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+        uid = random_uid(self._entropy)
         body = review(question_of(request, match.resource, uid), hook.review_version)
         document: Any = await (await self._caller.get()).call(hook, body, timeout_s)
         try:
