@@ -19,6 +19,8 @@ def test_everything_is_admitted(policy: str) -> None:
     # There is room for a few at once only, so the rest waits until others end.
     assert line.steps > 2
     assert line.per_s == line.workloads / line.cpu_s
+    assert 0 < line.order_len <= line.workloads
+    assert line.order_ms > 0
 
 
 def test_a_line() -> None:

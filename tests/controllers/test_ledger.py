@@ -206,7 +206,7 @@ def test_folding_changes_nothing_about_the_sums(days: list[tuple[int, str, int]]
         assert not unsettled & {one.uid for name in page["spec"]["replaces"] for one in pages.specs[name].runs}
         pages.put(name_of(page), view_of(UsageRecord, page))
         same()
-        for name in sorted(pages.replaced):
+        for name in sorted(pages.disposable):
             pages.drop(name)
             same()
     assert len(pages.specs) < FOLD_PAGES_MIN + left + 1
@@ -235,11 +235,30 @@ def test_books_follow_a_fold_and_mend_what_others_break() -> None:
     page = books.pages.fold(T0 + 2 * DAY_MS, set())
     assert page is not None
     books.put_page(name_of(page), view_of(UsageRecord, page))
-    for name in sorted(books.pages.replaced):
+    for name in sorted(books.pages.disposable):
         books.drop_page(name)
     assert books.ledger.used("User", ["ann"], 0, T0 + DAY_MS, T0 + DAY_MS) == total
     books.drop_page(name_of(page))  # somebody deletes what is left
     assert books.ledger.used("User", ["ann"], 0, T0 + DAY_MS, T0 + DAY_MS) == {}
+
+
+def test_a_page_that_replaces_what_nobody_knows_is_put_up_with() -> None:
+    books = loaded(account(User, "ann", group="g"))
+    books.put_page("odd", view_of(UsageRecord, {"spec": {"replaces": ["nothing"]}}))
+    books.drop_page("odd")
+    assert books.ledger.used("User", ["ann"], 0, T0 + DAY_MS, T0 + DAY_MS) == {}
+
+
+def test_a_page_is_deleted_after_those_that_it_replaces() -> None:
+    pages = Pages()
+    for name, replaces in {"a": [], "b": [], "first": ["a", "b"], "second": ["first", "c"], "third": ["second"]}.items():
+        pages.put(name, view_of(UsageRecord, {"spec": {"replaces": replaces}}))
+    gone = []
+    while pages.disposable:
+        gone.append(pages.disposable)
+        for name in gone[-1]:
+            pages.drop(name)
+    assert gone == [{"a", "b"}, {"first"}, {"second"}]
 
 
 # -- any interleaving ----------------------------------------------------------------------------------------------------------
@@ -341,10 +360,10 @@ class Interleavings(RuleBasedStateMachine):
             self.pages[name_of(page)] = page
             self.books.put_page(name_of(page), view_of(UsageRecord, page))
 
-    @precondition(lambda self: self.books.pages.replaced)
+    @precondition(lambda self: self.books.pages.disposable)
     @rule()
     def deletes_a_replaced_page(self) -> None:
-        name = min(self.books.pages.replaced)
+        name = min(self.books.pages.disposable)
         del self.pages[name]
         self.books.drop_page(name)
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.engine import columns, node_selectors
 from muster.engine.blocks import NodeBlock
 from muster.engine.events import NodeSeen
 from muster.engine.facts import NodeFacts
@@ -287,3 +288,80 @@ def test_named_nodes_leave_out_those_that_are_not_there() -> None:
 def test_tolerates(toleration: dict[str, str], expected: bool) -> None:
     taint = Taint(key="sla", value="950", effect="NoSchedule")
     assert tolerates(msgspec.convert(toleration, Toleration), taint) is expected
+
+
+# -- pods with thousands of terms ---------------------------------------------------------------------------------------------
+
+
+def _one(key: str, operator: str, *values: str) -> NodeSelectorTerm:
+    return NodeSelectorTerm(match_expressions=[NodeSelectorRequirement(key=key, operator=operator, values=list(values))])
+
+
+def test_terms_on_one_label_are_looked_up_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = state_of([node(f"n{n}", labels={"zone": f"z{n}"}) for n in range(4)])
+    nodes = NodeBlock(state.nodes)
+    looked_up: list[str] = []
+    plain = node_selectors._lookup
+
+    def counted(key: str, *rest: Any) -> Any:
+        looked_up.append(key)
+        return plain(key, *rest)
+
+    monkeypatch.setattr(node_selectors, "_lookup", counted)
+    monkeypatch.setattr(node_selectors, "is_sound_term", sound := Counted(node_selectors.is_sound_term))
+    terms = [_one("zone", "In", f"z{2 * n}", "none") for n in range(1_000)]
+    selector = NodeSelector(node_selector_terms=[*terms, *(_one(f"unknown{n}", "In", "x") for n in range(1_000))])
+    for _ in range(3):
+        assert matches_node_selector(selector, nodes).tolist() == [True, False, True, False]
+    assert looked_up == ["zone"] * 3
+    assert sound.calls == 2_000, "whether terms make sense is asked once"
+
+
+def test_no_node_is_looked_at_for_labels_that_none_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = state_of([node("a", labels={"disk": "ssd"}), node("b")])
+    monkeypatch.setattr(columns._LabelColumn, "fill", filled := Counted(columns._LabelColumn.fill))
+    terms = [_one(f"k{n}", operator, *values) for n in range(500) for operator, values in (("In", ("x",)), ("Exists", ()))]
+    both = NodeSelectorTerm(
+        match_expressions=[*_one("k1", "Exists").match_expressions, *_one("k2", "Gt", "1").match_expressions]
+    )
+    selector = NodeSelector(node_selector_terms=[*terms, both, _one("disk", "Exists")])
+    for _ in range(3):
+        assert matches_node_selector(selector, NodeBlock(state.nodes)).tolist() == [True, False]
+    assert filled.calls == 1
+    state.apply_node(NodeSeen(node("b", labels={"k7": "x"})))
+    state.flush_nodes()
+    assert matches_node_selector(selector, NodeBlock(state.nodes)).tolist() == [True, True]
+    assert filled.calls == 2
+
+
+def test_labels_that_nodes_had_are_forgotten() -> None:
+    state = state_of([node("a"), node("b")])
+    for number in range(5_000):
+        state.apply_node(NodeSeen(node("b", labels={f"at-{number}": "x"})))
+        state.flush_nodes()
+    assert len(state.nodes._keys) < 2_500
+    assert state.nodes.label_ids("at-4999").tolist() == [0, 1]
+    assert not state.nodes.label_ids("at-1").any()
+
+
+def test_what_is_kept_of_selectors_is_bounded() -> None:
+    state = state_of([node("a", labels={"zone": "z"})])
+    for number in range(200):
+        selector = NodeSelector(node_selector_terms=[_one("zone", "In", f"z{number}-{n}") for n in range(1_000)])
+        assert not matches_node_selector(selector, NodeBlock(state.nodes)).any()
+        assert len(node_selectors._plans) <= 8
+
+
+class Counted:
+    """A function that counts its calls; a method when it stands in a class."""
+
+    def __init__(self, plain: Any) -> None:
+        self._plain = plain
+        self.calls = 0
+
+    def __call__(self, *args: Any) -> Any:
+        self.calls += 1
+        return self._plain(*args)
+
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        return self if owner is None else lambda *args: self(owner, *args)

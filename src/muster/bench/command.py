@@ -271,6 +271,7 @@ def _put(line: Line, row: Callable[[Line], str], *, as_json: bool) -> None:
 
 def _engine_row(line: QueuesLine) -> str:
     steps = f"{line.steps:,} steps of {line.step_p50_ms:,.0f} ms, the longest {line.step_max_ms:,.0f} ms"
+    steps += f"; {line.order_len:,} put in order in {line.order_ms:,.1f} ms"
     return (
         f"{line.on:9}{line.queues:>7,}{line.workloads:>11,}{line.nodes:>7,}{'-':>8}{line.per_s:>11,.0f}"
         f"{'-':>9}{'-':>10}{'-':>9}{'-':>8}{'-':>8}  {steps}"

@@ -345,7 +345,7 @@ class _Term:
             if page is not None:
                 await self._executor.apply([Create(page)])
                 self.books.put_page(name_of(page), view_of(UsageRecord, page))
-        await self._executor.apply([Delete(Target(GROUP, "UsageRecord", name)) for name in sorted(pages.replaced)])
+        await self._executor.apply([Delete(Target(GROUP, "UsageRecord", name)) for name in sorted(pages.disposable)])
 
     async def _show(self) -> None:
         """Bring the status of everyone concerned up to date, as far as it is worth a write."""

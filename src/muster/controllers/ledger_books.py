@@ -199,7 +199,8 @@ class Books:
         for record in page.spec.runs:
             self._note(run_of(record))
         if page.spec.replaces:
-            gone = {one.uid for other in page.spec.replaces for one in self.pages.specs[other].runs}
+            there = [self.pages.specs[other] for other in page.spec.replaces if other in self.pages.specs]
+            gone = {one.uid for spec in there for one in spec.runs}
             self.ledger.forget(gone - {one.uid for spec in self.pages.counting().values() for one in spec.runs})
 
     def drop_page(self, name: str) -> None:

@@ -2,7 +2,8 @@
 
 A page is written once and never changed, so that a crash at any moment leaves it written or not written. Folding writes one
 new page with the sums of many and the names of those many (`replaces`); from that moment they do not count, and are deleted at
-leisure. So each step is a single write, and use is neither lost nor counted twice whatever happens in between.
+leisure, the oldest generation first. So each step is a single write, and use is neither lost nor counted twice whatever happens
+in between.
 
 Pages of runs are folded when they are a day old: until then fading use is exact, and a second word about one of their runs is
 recognised. Sums of days that are long past become sums of months.
@@ -65,6 +66,11 @@ class Pages:
     @property
     def replaced(self) -> set[str]:
         return {name for spec in self.specs.values() for name in spec.replaces} & self.specs.keys()
+
+    @property
+    def disposable(self) -> set[str]:
+        """Those of `replaced` that may be deleted now: what they replace themselves is gone, and can't count again."""
+        return {name for name in self.replaced if self.specs.keys().isdisjoint(self.specs[name].replaces)}
 
     def counting(self) -> dict[str, UsageRecordSpec]:
         """The pages that count, by name."""

@@ -36,6 +36,7 @@ from muster.engine.state import State
 from muster.engine.units import Group, Unit, task_id
 from muster.objects.bandwidth_demands import FindImage
 from muster.objects.labels import KusciaLabel
+from muster.objects.names import NAMESPACE_CROSS_DOMAIN
 from muster.objects.reasons import Reason, Shortfall, Verdict
 
 UNITS_MAX: Final = 20
@@ -78,11 +79,12 @@ def _found(engine: Engine, key: str) -> list[tuple[str, list[PodRecord]]]:
         raise UnknownWork(f"{key!r} is not of the form KIND/NAMESPACE/NAME, or NAMESPACE/NAME for a pod or a PodGroup")
     kind, namespace, name = words if len(words) == 3 else ("", *words)
     found: dict[str, list[PodRecord]] = {}
+    is_for_all = namespace == NAMESPACE_CROSS_DOMAIN
     for pod in engine.state.pods.values():
-        # The pods of a task or a service are in the namespaces of its parties, not in its own.
-        is_task = kind in _TASK_KINDS and pod.unit == task_id(name)
+        # The pods of a task or a service are in the namespaces of its parties, not in its own, which is the one for all.
+        is_task = is_for_all and kind in _TASK_KINDS and pod.unit == task_id(name)
         is_service = kind == "KusciaDeployment" and pod.facts.metadata.labels.get(KusciaLabel.DEPLOYMENT_NAME) == name
-        if is_task or is_service or (pod.namespace == namespace and _is_about(pod, kind, name)):
+        if is_task or (is_for_all and is_service) or (pod.namespace == namespace and _is_about(pod, kind, name)):
             found.setdefault(pod.unit or f"Pod/{pod.key}", []).append(pod)
     if not found:
         what = f"{kind or 'Pod or PodGroup'} {namespace}/{name}"

@@ -28,7 +28,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 Column = np.ndarray[tuple[int], np.dtype[np.int64]]
 
-_UNUSED_MAX = 1_024
+_SPARE_KEYS = 1_024
 _SPARE_TAINT_SETS = 64
 
 
@@ -65,8 +65,9 @@ class Columns:
         """Moves whenever slots move or a node's own description changes."""
         self._taint_ids: dict[bytes, int] = {b"": 0}
         self._labels: dict[str, _LabelColumn] = {}
-        self._unused: dict[str, None] = {}
-        """Labels that were asked for and that no node has."""
+        self._keys: set[str] = set()
+        """Labels that nodes have, and some that they had."""
+        self._keys_max = _SPARE_KEYS
         self._own: dict[str, Array] = {}
         self.movers: list[Callable[[Array, Array, int], None]] = []
         """Called when slots move, with the new slots of the nodes that stay, their old slots, and how many there are now."""
@@ -85,23 +86,23 @@ class Columns:
         """int32 per node: the id of its value of label `key`, ABSENT without one. Made when first asked for, then kept up."""
         column = self._labels.get(key)
         if column is None:
-            if key in self._unused:
+            # Anybody may ask for a label, and there is no end of labels: for one that no node has, no node is looked at.
+            if key not in self._keys:
                 return np.zeros(len(self.names), np.int32)
             column = _LabelColumn(key)
             column.fill(self.facts)
             if column.values:
                 self._labels[key] = column
             else:
-                # Anybody may ask for a label, and there is no end of labels: one that no node has gets no column.
-                if len(self._unused) >= _UNUSED_MAX:
-                    self._unused.clear()
-                self._unused[key] = None
+                self._keys.discard(key)
         return column.ids
 
     def label_values(self, key: str) -> Mapping[str, int]:
         """The ids of the values of label `key`. An id keeps its meaning for as long as the engine lives."""
-        self.label_ids(key)
         column = self._labels.get(key)
+        if column is None and key in self._keys:
+            self.label_ids(key)
+            column = self._labels.get(key)
         return column.values if column is not None else {}
 
     def own(self, name: str, dtype: type[np.generic] = np.int64, rows: int = 1) -> Array:
@@ -128,7 +129,7 @@ class Columns:
                 self._void(slot, f"can't be understood: {type(error).__name__}: {error}")
         if changed or gone_set:
             self.version += 1
-            self._unused.clear()
+            self._forget_keys()
         return changed
 
     def grow(self) -> None:
@@ -196,6 +197,7 @@ class Columns:
     def _describe(self, slot: int, node: NodeFacts) -> None:
         name = self.names[slot]
         self.facts[slot] = node
+        self._keys.update(node.metadata.labels)
         problems: list[str] = []
         amounts: dict[int, int] = {}
         for resource, value in node.status.allocatable.items():
@@ -233,6 +235,12 @@ class Columns:
         self.divisor[:, slot] = 1
         self.unschedulable[slot] = True
         self.problems[self.names[slot]] = (problem,)
+
+    def _forget_keys(self) -> None:
+        """Some labels come with every node and never again: now and then, those that nodes have are gathered anew."""
+        if len(self._keys) > self._keys_max:
+            self._keys = {key for node in self.facts for key in node.metadata.labels}
+            self._keys_max = 2 * len(self._keys) + _SPARE_KEYS
 
     def _taints(self, taints: list[Taint]) -> int:
         if not taints:

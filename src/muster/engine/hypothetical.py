@@ -23,6 +23,8 @@ from muster.objects.labels import Kuscia
 from muster.objects.quantity import Quantity
 
 PODS_MAX: Final = 10_000
+PODS_BYTES_MAX: Final = 12 * 1024 * 1024
+"""Pods times the size of their template: terms and tolerations are gone through for each pod."""
 Raw = Mapping[str, Any]
 SelectorOf = Callable[[str], Mapping[str, str]]
 """The node selector that keeps a party to its own nodes; empty when it has none."""
@@ -59,7 +61,7 @@ class _Reader:
         self.name = str(meta.get("name") or meta.get("generateName") or "hypothetical").rstrip("-")
         self.find_image, self.selector_of = find_image, selector_of
         self.notes: list[str] = []
-        self._pods = 0
+        self._pods = self._bytes = 0
 
     def pods(self, template: Raw, count: object, where: str, stem: str = "", party: str = "") -> tuple[PodFacts, ...]:
         """The pods of a party are in its own namespace."""
@@ -69,6 +71,9 @@ class _Reader:
         self._pods += number
         if self._pods > PODS_MAX:
             raise ManifestError(f"{where}: more than {PODS_MAX} pods in all; ask about fewer")
+        self._bytes += number * len(msgspec.json.encode(template))
+        if self._bytes > PODS_BYTES_MAX:
+            raise ManifestError(f"{where}: its pods have more than {PODS_BYTES_MAX >> 20} MiB in all; ask about fewer")
         spec = _object(template, "spec")
         if not isinstance(spec.get("containers"), list) or not spec["containers"]:
             raise ManifestError(f"{where}.spec.containers: is missing or empty; a pod has at least one container")

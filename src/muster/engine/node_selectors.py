@@ -3,17 +3,18 @@
 Each condition is worked out once per distinct value of its label (or once per distinct set of taints) and then looked up for
 all nodes of the block at once. For a block of one node the result is a single truth value, which broadcasts.
 
-Pure: reads columns, returns masks. Same meaning as kube-scheduler's: alternatives (terms) are joined by OR, what is inside one
-by AND, an empty term matches no node. A condition that Kubernetes would refuse (no values for In, two for Gt, a word where a
-number must stand, ...) makes its term match no node, and leaves the other terms as they are.
+Pure as seen from outside: reads columns, returns masks. Same meaning as kube-scheduler's: alternatives (terms) are joined by
+OR, what is inside one by AND, an empty term matches no node. A condition that Kubernetes would refuse (no values for In, two
+for Gt, a word where a number must stand, ...) makes its term match no node, and leaves the other terms as they are.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from muster.engine.blocks import NodeBlock
@@ -28,9 +29,31 @@ NAME_FIELD: Final = "metadata.name"
 HARD_EFFECTS: Final = ("NoSchedule", "NoExecute")
 """Effects that keep pods off a node; PreferNoSchedule only makes it less liked."""
 
+_NEED_LABEL: Final = frozenset({"In", "Exists", "Gt", "Lt"})
+"""Operators that no node without the label satisfies."""
 _INT64: Final = 2**63
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,63}", re.ASCII)
 _CANONICAL: Final = re.compile(r"0|-?[1-9][0-9]{0,62}", re.ASCII)
+
+
+class _Plan(msgspec.Struct, frozen=True):
+    """The terms of a selector that make sense, those of one condition put together: there may be thousands of them, and each
+    that is looked up by itself goes through all nodes once more."""
+
+    values: Mapping[str, frozenset[str]]
+    """By label: its value is one of these."""
+    present: Sequence[str]
+    """Labels of which one being there is enough."""
+    names: frozenset[str]
+    others: Sequence[NodeSelectorTerm]
+
+
+_PLANNED_FROM: Final = 8
+"""Terms: fewer are looked up one by one, which is quicker than to find their plan."""
+_PLANS_MAX: Final = 8
+_plans: Final[dict[int, tuple[NodeSelector, _Plan]]] = {}
+"""Of large selectors, by `id` of the selector, which is kept with its plan, so that no other can get the same id. Selectors are
+never changed. Few are kept: each may be megabytes."""
 
 
 # -- selectors ----------------------------------------------------------------------------------------------------------------
@@ -55,6 +78,8 @@ def node_labels_mask(labels: Mapping[str, str], nodes: NodeBlock) -> Mask:
     """Nodes that have all of `labels`; all nodes when there are none."""
     mask = every_node(nodes)
     for key, value in labels.items():
+        if not nodes.columns.label_values(key):
+            return no_node(nodes)
         mask = mask & _lookup(key, [value], nodes)
     return mask
 
@@ -62,15 +87,41 @@ def node_labels_mask(labels: Mapping[str, str], nodes: NodeBlock) -> Mask:
 def matches_node_selector(selector: NodeSelector, nodes: NodeBlock) -> Mask:
     """Nodes that any of the terms matches; no node when there are no terms."""
     mask = no_node(nodes)
-    for term in selector.node_selector_terms:
-        mask = mask | matches_node_selector_term(term, nodes)
+    if len(selector.node_selector_terms) < _PLANNED_FROM:
+        for term in selector.node_selector_terms:
+            mask = mask | matches_node_selector_term(term, nodes)
+        return mask
+    plan = _plan_of(selector)
+    for key, values in plan.values.items():
+        if nodes.columns.label_values(key):
+            mask = mask | _lookup(key, values, nodes)
+    for key in plan.present:
+        if nodes.columns.label_values(key):
+            mask = mask | _matches_label(key, "Exists", (), nodes)
+    if plan.names:
+        mask = mask | named_nodes_mask(plan.names, nodes)
+    for term in plan.others:
+        found = _all_of(term, nodes)
+        if found is not None:
+            mask = mask | found
     return mask
 
 
 def matches_node_selector_term(term: NodeSelectorTerm, nodes: NodeBlock) -> Mask:
     """Nodes for which all conditions of the term hold; no node when the term is empty or a condition makes no sense."""
-    if not is_sound_term(term):
-        return no_node(nodes)
+    found = preferred_nodes(term, nodes)
+    return no_node(nodes) if found is None else found
+
+
+def preferred_nodes(term: NodeSelectorTerm, nodes: NodeBlock) -> Mask | None:
+    """The same, for those who add up many terms: None when it is plain that no node matches, and nothing need be added."""
+    return _all_of(term, nodes) if is_sound_term(term) else None
+
+
+def _all_of(term: NodeSelectorTerm, nodes: NodeBlock) -> Mask | None:
+    for expression in term.match_expressions:
+        if expression.operator in _NEED_LABEL and not nodes.columns.label_values(expression.key):
+            return None
     mask = every_node(nodes)
     for expression in term.match_expressions:
         mask = mask & _matches_label(expression.key, expression.operator, expression.values, nodes)
@@ -98,7 +149,7 @@ def matches_label_selector(selector: LabelSelector | None, nodes: NodeBlock) -> 
     return mask
 
 
-def named_nodes_mask(names: Sequence[str], nodes: NodeBlock) -> Mask:
+def named_nodes_mask(names: Collection[str], nodes: NodeBlock) -> Mask:
     """Nodes with one of these names."""
     if nodes.is_one:
         return _constant(nodes, nodes.columns.names[nodes.slots] in names)
@@ -209,11 +260,14 @@ def _matches_field(field: NodeSelectorRequirement, nodes: NodeBlock) -> Mask:
     return mask if field.operator == "In" else ~mask
 
 
-def _lookup(key: str, values: Sequence[str], nodes: NodeBlock) -> Mask:
+def _lookup(key: str, values: Collection[str], nodes: NodeBlock) -> Mask:
     """Nodes whose label has one of `values`."""
     columns = nodes.columns
     ids, known = nodes.take(columns.label_ids(key)), columns.label_values(key)
-    wanted = [known[value] for value in values if value in known]
+    if isinstance(values, frozenset) and len(values) > len(known):
+        wanted = [number for value, number in known.items() if value in values]
+    else:
+        wanted = [known[value] for value in values if value in known]
     mask: Mask
     if not wanted:
         return no_node(nodes)
@@ -236,6 +290,37 @@ def _lookup_where(key: str, holds: Callable[[int], bool], nodes: NodeBlock) -> M
         table[number] = spelled is not None and holds(spelled)
     mask: Mask = table[ids]
     return mask
+
+
+def _plan_of(selector: NodeSelector) -> _Plan:
+    known = _plans.get(id(selector))
+    if known is not None:
+        return known[1]
+    values: dict[str, set[str]] = {}
+    present: dict[str, None] = {}
+    names: set[str] = set()
+    others: list[NodeSelectorTerm] = []
+    for term in selector.node_selector_terms:
+        if not is_sound_term(term):
+            continue
+        expressions, fields = term.match_expressions, term.match_fields
+        one = (*expressions, *fields)[0]
+        if len(expressions) + len(fields) > 1:
+            others.append(term)
+        elif expressions and one.operator == "In":
+            values.setdefault(one.key, set()).update(one.values)
+        elif expressions and one.operator == "Exists":
+            present[one.key] = None
+        elif fields and one.operator == "In" and one.key == NAME_FIELD:
+            names.update(one.values)
+        else:
+            others.append(term)
+    by_key = {key: frozenset(found) for key, found in values.items()}
+    plan = _Plan(by_key, tuple(present), frozenset(names), tuple(others))
+    if len(_plans) >= _PLANS_MAX:
+        _plans.clear()
+    _plans[id(selector)] = (selector, plan)
+    return plan
 
 
 def _is_sound(expression: NodeSelectorRequirement) -> bool:

@@ -17,8 +17,8 @@ from muster.engine.columns import Column, Mask
 from muster.engine.node_selectors import (
     is_sound_term,
     matches_node_selector,
-    matches_node_selector_term,
     node_labels_mask,
+    preferred_nodes,
     required_node_mask,
 )
 from muster.engine.plugin import Plugin, Scope
@@ -66,8 +66,9 @@ class NodeAffinity(Plugin):
     def score(self, pods: PodBlock, nodes: NodeBlock) -> Column:
         total: Any = np.int64(0) if nodes.is_one else np.zeros(len(nodes), np.int64)
         for term in (*self._preferred, *preferred_terms(pods.shape)):
-            if term.weight:
-                total = total + term.weight * matches_node_selector_term(term.preference, nodes)
+            found = preferred_nodes(term.preference, nodes) if term.weight else None
+            if found is not None:
+                total = total + term.weight * found
         scores: Column = total
         return scores
 
