@@ -7,6 +7,8 @@ export PYTHONDONTWRITEBYTECODE :=
 # The tests of a file stay together, in their order, on one worker: some share what is slow to start. Files come in the order of
 # collection (tests/conftest.py), not those with many tests first.
 PARALLEL := --dist loadfile --no-loadscope-reorder
+# One more than cores: a good part of the suite is waiting for programs and clusters.
+WORKERS := 3
 
 .PHONY: help setup demo test test-fast lint format bench soak clean lock
 
@@ -25,10 +27,10 @@ test: setup      ## the whole suite, with a real Kubernetes (built on first use,
 	@tools/agent-tools || echo "make test: the tests that run containers will be skipped (CI: fail)"
 	@tools/kubernetes-assets > /dev/null || echo "make test: the tests marked kubernetes will be skipped (CI: fail)"
 	@tools/client-programs > /dev/null || echo "make test: the tests with helm and old kubectls will be skipped (CI: fail)"
-	$(PYTEST) -n 3 $(PARALLEL)  # one more than cores: a good part of the whole suite is waiting for programs and clusters
+	$(PYTEST) -n $(WORKERS) $(PARALLEL)
 
-test-fast: setup ## what needs neither Kubernetes nor patience: under 2 minutes
-	$(PYTEST) -n 2 $(PARALLEL) -m "not slow and not kubernetes and not soak"
+test-fast: setup ## what needs neither Kubernetes nor patience: about 2 minutes
+	$(PYTEST) -n $(WORKERS) $(PARALLEL) -m "not slow and not kubernetes and not soak"
 
 lint: setup      ## ruff, mypy --strict, the layers of the house
 	$(BIN)/ruff format --check src tests tools

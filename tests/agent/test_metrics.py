@@ -471,6 +471,26 @@ async def real_store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
     await opened.close()
 
 
+async def begun(cgroups: PodCgroups, store: Store, uid: str) -> MetricKeeper:
+    """With a first sample, whose counters are hardly older than its time: a pause in between would be missing in the window."""
+    ticks = asyncio.get_running_loop().time
+    while True:
+        keeper = MetricKeeper(
+            store,
+            "n1",
+            cgroups,
+            NoTraffic(),
+            lambda: [raw_pod(uid)],
+            clock=lambda: 1_800_000_000.0,
+            config=AgentConfig(timing=Timing(metric_seconds=15)),
+            host=Host("lo"),
+        )
+        began_s = ticks()
+        await keeper.sampler.sample(ticks)
+        if ticks() - began_s < 0.1:
+            return keeper
+
+
 async def test_a_real_pod_on_this_machine(cgroups: PodCgroups, real_store: Store) -> None:
     uid = str(uuid.uuid4())
     cgroups.create_pod(uid, Limits(cpu_request_milli=1000))
@@ -478,19 +498,10 @@ async def test_a_real_pod_on_this_machine(cgroups: PodCgroups, real_store: Store
     enter = "".join(f"echo 0 > {file}; " for file in cgroups.procs_files(uid, "main"))
     process = subprocess.Popen(["/bin/sh", "-c", f"{enter} exec {sys.executable} -I -S -c 'while True: pass'"])
     try:
-        keeper = MetricKeeper(
-            real_store,
-            "n1",
-            cgroups,
-            NoTraffic(),
-            lambda: [raw_pod(uid)],
-            clock=lambda: 1_800_000_000.0,
-            config=AgentConfig(timing=Timing(metric_seconds=1)),
-            host=Host("lo"),
-        )
-        for _ in range(4):
-            await keeper.sampler.sample(asyncio.get_running_loop().time)
-            await asyncio.sleep(0.4)
+        blocked_until(lambda: (use := cgroups.usage(uid)) is not None and use.cpu_ns > 0 and use.memory_bytes > MIB)
+        keeper = await begun(cgroups, real_store, uid)
+        await asyncio.sleep(1.0)
+        await keeper.sampler.sample(asyncio.get_running_loop().time)
         await keeper.report()
         found = await metric(real_store)
     finally:

@@ -99,7 +99,8 @@ async def port() -> AsyncIterator[int]:
     [("/200", True), ("200", True), ("/302", True), ("/404", False), ("/500", False), ("/slow", False), ("/big", True)],
 )
 async def test_http(port: int, path: str, is_success: bool) -> None:
-    assert (await asker().probe(probe(httpGet={"port": port, "path": path}))).is_success is is_success
+    patience = {"timeoutSeconds": 1 if path == "/slow" else 60}
+    assert (await asker().probe(probe(httpGet={"port": port, "path": path}, **patience))).is_success is is_success
 
 
 async def test_http_by_the_name_of_a_port_with_headers(port: int) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import aiohttp
@@ -13,7 +12,7 @@ import pytest
 import uvloop
 from aiohttp import web
 
-from muster.agent import serving_access, serving_door
+from muster.agent import serving, serving_access, serving_door
 from muster.agent.contracts import LogQuery
 from muster.agent.serving import Endpoint
 from muster.agent.serving_access import ASKING_MAX, AskedAccess, ensure_self_signed, tls_context
@@ -41,15 +40,23 @@ async def some_lines(_query: LogQuery) -> AsyncIterator[bytes]:
 async def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Endpoint]:
     monkeypatch.setattr(serving_door, "CONNECTIONS_MAX", 20)
     monkeypatch.setattr(serving_door, "PER_ADDRESS_MAX", 10)
-    monkeypatch.setattr(serving_door, "HANDSHAKE_S", 0.5)
+    monkeypatch.setattr(serving, "IDLE_S", 1000.0)  # which would close them too, in the end
     pair = ensure_self_signed(tmp_path / "credentials", "n1", ("127.0.0.1",), wall_clock())
     made = Endpoint(logs=some_lines, access=Everybody(), tls=tls_context(*pair, None), clock=wall_clock)
     await made.start("127.0.0.1", 0)
     assert made.door is not None
-    monkeypatch.setattr(made.door, "_request_s", 0.5)
     yield made
     await made.stop()
     assert made.door.connections == 0
+
+
+@pytest.fixture
+def hurry(endpoint: Endpoint) -> Iterator[pytest.MonkeyPatch]:
+    """Connections get half a second, until it is undone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(serving_door, "HANDSHAKE_S", 0.5)
+        patch.setattr(endpoint.door, "_request_s", 0.5)
+        yield patch
 
 
 async def asks(endpoint: Endpoint) -> str:
@@ -64,12 +71,12 @@ async def opened(endpoint: Endpoint, count: int, *, address: str = "127.0.0.1", 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if tls else None
     if context is not None:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    found = []
-    for _ in range(count):
-        with contextlib.suppress(OSError):
-            _, writer = await asyncio.open_connection("127.0.0.1", endpoint.port, ssl=context, local_addr=(address, 0))
-            found.append(writer)
-    return found
+
+    # All at once: one after another, on a busy machine the first would be closed before the last comes.
+    trials = [asyncio.open_connection("127.0.0.1", endpoint.port, ssl=context, local_addr=(address, 0)) for _ in range(count)]
+    tried = await asyncio.gather(*trials, return_exceptions=True)
+    assert all(isinstance(one, tuple | OSError) for one in tried), tried
+    return [one[1] for one in tried if isinstance(one, tuple)]
 
 
 async def closed(writers: list[asyncio.StreamWriter]) -> None:
@@ -79,7 +86,7 @@ async def closed(writers: list[asyncio.StreamWriter]) -> None:
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["before TLS", "after TLS"])
-async def test_connections_on_which_nothing_comes(endpoint: Endpoint, tls: bool) -> None:
+async def test_connections_on_which_nothing_comes(endpoint: Endpoint, hurry: pytest.MonkeyPatch, tls: bool) -> None:
     door = endpoint.door
     assert door is not None
     writers = await opened(endpoint, 40, tls=tls)
@@ -88,6 +95,7 @@ async def test_connections_on_which_nothing_comes(endpoint: Endpoint, tls: bool)
     others = await opened(endpoint, 40, address="127.0.0.2", tls=tls)
     await until(lambda: door.connections <= 20)
     await until(lambda: door.connections == 0)  # nobody asked anything
+    hurry.undo()
     assert await asks(endpoint) == "one\n"
     await closed([*writers, *others])
 
@@ -97,18 +105,19 @@ async def test_connections_on_which_nothing_comes(endpoint: Endpoint, tls: bool)
     [b"GET /healthz HTTP/1.1\r\nHost: x\r\n", b"G", b"\r\n" * 3, b"\x00" * 100],
     ids=["half", "a letter", "empty lines", "no text"],
 )
-async def test_a_request_that_never_ends(endpoint: Endpoint, head: bytes) -> None:
+async def test_a_request_that_never_ends(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, head: bytes) -> None:
     door = endpoint.door
     assert door is not None
+    monkeypatch.setattr(door, "_request_s", 0.5)
     (writer,) = await opened(endpoint, 1, tls=True)
     writer.write(head)
-    await until(lambda: door.connections == 1)
     await until(lambda: door.connections == 0)
     await closed([writer])
 
 
-async def test_a_reader_of_logs_may_take_its_time(endpoint: Endpoint) -> None:
+async def test_a_reader_of_logs_may_take_its_time(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit is on the request, not on the answer."""
+    monkeypatch.setattr(endpoint.door, "_request_s", 0.5)
     go_on = asyncio.Event()
 
     async def slow(_query: LogQuery) -> AsyncIterator[bytes]:

@@ -145,7 +145,12 @@ async def test_a_watch_ends_quietly_at_its_timeout() -> None:
         await request.chunk(event("ADDED", 1) + event("ADDED", 2)[:9])
         await asyncio.Event().wait()
 
-    assert await watch_all(handler, timeout_s=0.05) == (["ADDED 1"], None)
+    for timeout_s in (0.1, 1.0, 10.0):  # a busy machine may need more for the first event
+        seen, how = await watch_all(handler, timeout_s=timeout_s)
+        assert how is None
+        if seen:
+            break
+    assert seen == ["ADDED 1"]
 
 
 async def test_what_a_watch_asks_for() -> None:

@@ -2,7 +2,11 @@
 
 `Load.as_fast_as_possible` finds out what the server can do; `Load.at` begins so many acts a second, whether or not the earlier
 ones have been answered, so that a server that stalls is seen to (a client that waits politely would hide it). An act is a
-request, or a deletion and a creation; both count acts, so that 70 % of the one is 70 % of the other.
+request, or a deletion and then a creation; both count acts, so that 70 % of the one is 70 % of the other. What is timed is each
+request: the first of an act from when it was due, the next from when it could be sent.
+
+Several service accounts with the role `edit` take turns, as users do: an administrator's requests would pass by the queue in
+which everybody else's stand.
 
 One event loop; the load has its own objects, as many in the end as in the beginning.
 """
@@ -12,8 +16,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from array import array
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
+from json import loads
 from typing import Any
 
 import aiohttp
@@ -28,6 +35,9 @@ OBJECTS = 500 if SOAK else 50
 IN_FLIGHT_MAX = 2_000
 """Of an open load: beyond that the server does not keep up, and that is the finding."""
 ANSWER_TIMEOUT_S = 60.0
+ACCOUNTS = 8
+TOKEN_LIFETIME_S = 3 * 3600
+Act = Callable[[], Awaitable[Any]]
 _SHARES = {"get": 40, "patch": 20, "update": 10, "renew": 15, "page": 5, "list": 1, "apply": 9}
 
 
@@ -52,14 +62,29 @@ class Load:
         self._number = itertools.count(1)
         self._renewed: set[int] = set()
         """Pods that are being deleted and created again: others leave them alone."""
-        self.latencies_s: list[float] = []
-        """Of each act of `at`: how long it took from when it was due. For whoever looks to take away."""
+        self._accounts: Iterator[dict[str, str]] = itertools.repeat({})
+        """What the next act, or watch, logs in with."""
+        self.latencies_s = array("d")
+        """Of each request of `at`. For whoever looks to take away."""
         self.acts = 0
         self.codes: Counter[int] = Counter()
         self.wrong: list[str] = []
 
     async def prepare(self) -> None:
+        """As whoever the session is, who may do anything; the load itself is not."""
+        core, rbac = f"/api/v1/namespaces/{NAMESPACE}", f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}"
         await self._call("POST", "/api/v1/namespaces", json={"metadata": {"name": NAMESPACE}})
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"}
+        accounts = [{"kind": "ServiceAccount", "name": f"user-{number}", "namespace": NAMESPACE} for number in range(ACCOUNTS)]
+        binding = {"metadata": {"name": "users"}, "roleRef": role, "subjects": accounts}
+        await self._call("POST", f"{rbac}/rolebindings", json=binding)
+        logins = []
+        for account in accounts:
+            await self._call("POST", f"{core}/serviceaccounts", json={"metadata": {"name": account["name"]}})
+            asked = {"spec": {"expirationSeconds": TOKEN_LIFETIME_S}}
+            made = loads(await self._call("POST", f"{core}/serviceaccounts/{account['name']}/token", json=asked))
+            logins.append({"authorization": f"Bearer {made['status']['token']}"})
+        self._accounts = itertools.cycle(logins)
         for number in range(OBJECTS):
             await self._call("POST", PODS, json=pod(f"pod-{number}", number))
             await self._call("POST", MAPS, json={"metadata": {"name": f"map-{number}"}, "data": {"n": "0"}})
@@ -72,7 +97,7 @@ class Load:
 
         async def client() -> None:
             while loop.time() < end:
-                await self._one()()
+                await self._one(None)()
                 self.acts += 1
 
         await asyncio.gather(*(client() for _ in range(clients)))
@@ -94,7 +119,7 @@ class Load:
             if len(pending) >= IN_FLIGHT_MAX:
                 self.wrong.append(f"{len(pending)} requests wait for their answers after {due - begin:.0f} s")
                 break
-            task = asyncio.create_task(self._timed(due, self._one()))
+            task = asyncio.create_task(self._counted(self._one(due)))
             pending.add(task)
             task.add_done_callback(pending.discard)
         await asyncio.gather(*pending)
@@ -103,10 +128,10 @@ class Load:
     async def watch(self, path: str, started: asyncio.Event) -> int:
         """Reads a watch until it is cancelled; how many events came."""
         seen = 0
-        timeout = aiohttp.ClientTimeout(total=None)
+        timeout, headers = aiohttp.ClientTimeout(total=None), next(self._accounts)
         try:
             while True:
-                async with self._session.get(f"{self._url}{path}?watch=true", timeout=timeout) as answer:
+                async with self._session.get(f"{self._url}{path}?watch=true", timeout=timeout, headers=headers) as answer:
                     started.set()
                     async for line in answer.content:
                         seen += 1
@@ -117,61 +142,77 @@ class Load:
 
     # -- one request -----------------------------------------------------------------------------------------------------------
 
-    async def _timed(self, due: float, act: Callable[[], Awaitable[None]]) -> None:
+    async def _counted(self, act: Act) -> None:
         await act()
         self.acts += 1
-        self.latencies_s.append(asyncio.get_running_loop().time() - due)
 
-    def _one(self) -> Callable[[], Awaitable[None]]:
-        """What is done next, chosen in order, so that the seed gives the load."""
+    def _one(self, due: float | None) -> Act:
+        """What is done next, chosen in order, so that the seed gives the load. `due`: when, if requests are to be timed."""
         kind = self._random.choices(list(_SHARES), list(_SHARES.values()))[0]
         number, count = self._random.randrange(OBJECTS), next(self._number)
+        one = partial(self._call, headers=next(self._accounts), due=due)
         name = f"pod-{number}"
         match kind:
             case "get":
-                return lambda: self._call("GET", f"{PODS}/{name}", absent=True)
+                return partial(one, "GET", f"{PODS}/{name}", absent=True)
             case "patch":
                 body = {"metadata": {"annotations": {"load/count": str(count)}}}
-                headers = {"content-type": "application/merge-patch+json"}
-                return lambda: self._call("PATCH", f"{PODS}/{name}", json=body, headers=headers, absent=True)
+                return partial(one, "PATCH", f"{PODS}/{name}", json=body, media="application/merge-patch+json", absent=True)
             case "update":
                 new = {"metadata": {"name": f"map-{number}"}, "data": {"n": str(count)}}
-                return lambda: self._call("PUT", f"{MAPS}/map-{number}", json=new)
+                return partial(one, "PUT", f"{MAPS}/map-{number}", json=new)
             case "renew":
-                return lambda: self._renew(number)
+                return partial(self._renew, one, number)
             case "page":
-                return lambda: self._call("GET", f"{PODS}?limit=100&labelSelector=shard%3D{number % 20}")
+                return partial(one, "GET", f"{PODS}?limit=100&labelSelector=shard%3D{number % 20}")
             case "list":
-                return lambda: self._call("GET", PODS)
+                return partial(one, "GET", PODS)
             case _:
-                return lambda: self._apply(number, count)
+                meta = {"name": f"map-{number}"}
+                applied = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"applied": str(count)}}
+                path = f"{MAPS}/map-{number}?fieldManager=load&force=true"
+                return partial(one, "PATCH", path, json=applied, media="application/apply-patch+yaml")
 
-    async def _renew(self, number: int) -> None:
+    async def _renew(self, one: Callable[..., Awaitable[bytes]], number: int) -> None:
         if number in self._renewed:
-            return await self._call("GET", PODS + "?limit=1")
+            await one("GET", PODS + "?limit=1")
+            return
         self._renewed.add(number)
         try:
-            await self._call("DELETE", f"{PODS}/pod-{number}?gracePeriodSeconds=0")
-            await self._call("POST", PODS, json=pod(f"pod-{number}", number))
+            await one("DELETE", f"{PODS}/pod-{number}?gracePeriodSeconds=0")
+            await one("POST", PODS, json=pod(f"pod-{number}", number), is_second=True)
         finally:
             self._renewed.discard(number)
 
-    async def _apply(self, number: int, count: int) -> None:
-        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"map-{number}"}, "data": {"applied": str(count)}}
-        headers = {"content-type": "application/apply-patch+yaml"}
-        await self._call("PATCH", f"{MAPS}/map-{number}?fieldManager=load&force=true", json=body, headers=headers)
-
-    async def _call(self, method: str, path: str, *, absent: bool = False, **more: Any) -> None:
-        """`absent`: the object may be away just now."""
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        media: str = "application/json",
+        headers: Mapping[str, str] | None = None,
+        due: float | None = None,
+        is_second: bool = False,
+        absent: bool = False,
+    ) -> bytes:
+        """`is_second`: of an act, so it could not be sent when the act was due. `absent`: the object may be away just now."""
+        loop = asyncio.get_running_loop()
+        since = loop.time() if is_second or due is None else due
         try:
             async with (
                 asyncio.timeout(ANSWER_TIMEOUT_S),
-                self._session.request(method, self._url + path, **more) as answer,
+                self._session.request(
+                    method, self._url + path, json=json, headers={**(headers or {}), "content-type": media}
+                ) as answer,
             ):
                 body = await answer.read()
         except (TimeoutError, aiohttp.ClientError, ConnectionError) as error:
             self.wrong.append(f"{method} {path}: {error!r}")
-            return
+            return b""
+        if due is not None:
+            self.latencies_s.append(loop.time() - since)
         self.codes[answer.status] += 1
         if answer.status >= 400 and not (absent and answer.status == 404):
             self.wrong.append(f"{method} {path}: {answer.status} {body[:300]!r}")
+        return body

@@ -76,7 +76,7 @@ async def test_muster_run_shows_what_the_command_says(world: AgentWorld) -> None
 async def test_logs_as_kubectl_asks_for_them(world: AgentWorld) -> None:
     await world.start("default")
     await world.apply(pod("count", COUNT.format(n=40)))
-    await world.until_phase("count", "Running")
+    await world.until_phase("count", "Running", "Succeeded")
     follower = await world.follow("logs", "-f", "count")
     assert follower.stdout is not None
     async with asyncio.timeout(120):

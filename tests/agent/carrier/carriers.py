@@ -9,6 +9,7 @@ reports there and by the logs that it gives. It has:
     async close()     nothing of it is left on the machine; called once, at the end
     logs(query)       as in `PodCarrier`
     async leftovers() what is on the machine and should not be, as text; asked after the last pod is gone
+    volumes(name)     where the volumes of this name of its pods are on this machine
     image             what containers name as their image: with `sh` and the usual small commands
     flags             what it can do; a test that needs a flag is skipped by name where it is missing
 
@@ -82,6 +83,9 @@ class CarrierUnderTest(abc.ABC):
     @abc.abstractmethod
     async def leftovers(self) -> list[str]: ...
 
+    @abc.abstractmethod
+    def volumes(self, name: str) -> list[Path]: ...
+
 
 class LocalCarrier(CarrierUnderTest):
     """The agent's own carrier over a runtime of this machine, in the host's network."""
@@ -153,6 +157,9 @@ class LocalCarrier(CarrierUnderTest):
     def logs(self, query: LogQuery) -> AsyncIterator[bytes]:
         assert self.pods is not None
         return self.pods.logs(query)
+
+    def volumes(self, name: str) -> list[Path]:
+        return [path for pod in self.layout.pods.iterdir() if (path := self.layout.volume(pod.name, name)).is_dir()]
 
     async def leftovers(self) -> list[str]:
         found = [f"directory {path}" for path in self.layout.pods.iterdir()] if self.layout.pods.is_dir() else []

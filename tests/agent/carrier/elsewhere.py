@@ -86,6 +86,10 @@ class KubernetesCarrier(CarrierUnderTest):
         assert self._pods is not None
         return self._pods.logs(query)
 
+    def volumes(self, name: str) -> list[Path]:
+        assert self._kubelet is not None
+        return self._kubelet.volumes(name)
+
     async def leftovers(self) -> list[str]:
         assert self._there is not None
         assert self._kubelet is not None

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from muster.objects.status import Raw
 from tests.agent.carrier.conftest import World, container_status, restarts, status, terminated
+from tests.waiting import until
 
+VOLUME = {"name": "v", "emptyDir": {}}
+MOUNT = {"name": "v", "mountPath": "/v"}
 STUBBORN = "trap 'echo asked' TERM; echo up; while true; do sleep 0.1; done"
 WILLING = "trap 'echo bye; exit 4' TERM; echo up; while true; do sleep 0.1; done"
 
 
-async def watch_end(world: World, name: str = "p") -> list[Raw]:
-    """Every version of the pod until it is gone."""
+def probe(script: str) -> Raw:
+    """Often, and one failure counts, but being slow is none: a busy machine takes its time to start a shell."""
+    return {"exec": {"command": ["sh", "-c", script]}, "periodSeconds": 1, "failureThreshold": 1, "timeoutSeconds": 60}
+
+
+async def delete_and_watch(world: World, name: str = "p") -> list[Raw]:
+    """Every version of the pod from then on until it is gone."""
     pods = await world.store.resource("", "Pod")
+    version = (await world.get(name))["metadata"]["resourceVersion"]
+    await world.delete(name)
     seen = []
-    async for event in world.store.watch(pods, world.namespace, field_selector=f"metadata.name={name}", timeout_s=60):
+    async for event in world.store.watch(
+        pods, world.namespace, field_selector=f"metadata.name={name}", resource_version=version, timeout_s=60
+    ):
         seen.append(event.object)
         if event.type.value == "DELETED":
             return seen
@@ -25,16 +35,14 @@ async def watch_end(world: World, name: str = "p") -> list[Raw]:
 async def test_a_deleted_pod_is_asked_to_end_and_its_end_is_seen(world: World) -> None:
     await world.create(WILLING, terminationGracePeriodSeconds=30)
     await world.printed("up")
-    await world.delete()
-    seen = await watch_end(world)
+    seen = await delete_and_watch(world)
     assert any(terminated(pod).get("exitCode") == 4 for pod in seen), seen[-1]
 
 
 async def test_one_that_does_not_listen_is_killed(world: World) -> None:
     await world.create(STUBBORN, terminationGracePeriodSeconds=1)
     await world.printed("up")
-    await world.delete()
-    seen = await watch_end(world)
+    seen = await delete_and_watch(world)
     assert any(terminated(pod).get("exitCode") == 137 for pod in seen), seen[-1]
 
 
@@ -87,50 +95,60 @@ async def test_children_that_left_their_parent_end_with_the_container(world: Wor
 
 
 async def test_liveness_restarts_and_readiness_does_not(world: World) -> None:
-    volume = {"name": "v", "emptyDir": {}}
-    mount: dict[str, Any] = {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}
-    fast = {"periodSeconds": 1, "failureThreshold": 1}
+    look = "[ ! -e /v/sick ] || { rm /v/sick; false; }"  # sick once, whenever it is looked at
     sick = world.container(
-        "touch /v/alive; if [ ! -e /v/again ]; then touch /v/again; sleep 1; rm /v/alive; fi; sleep 1000",
-        livenessProbe={"exec": {"command": ["cat", "/v/alive"]}, "initialDelaySeconds": 1, **fast},
-        **mount,
+        "if [ ! -e /v/again ]; then touch /v/again /v/sick; fi; sleep 1000", livenessProbe=probe(look), volumeMounts=[MOUNT]
     )
-    await world.create(containers=[sick], volumes=[volume], restartPolicy="Always", terminationGracePeriodSeconds=0)
+    await world.create(containers=[sick], volumes=[VOLUME], restartPolicy="Always", terminationGracePeriodSeconds=0)
     pod = await world.when(lambda pod: restarts(pod) == 1 and container_status(pod).get("ready"))
     assert container_status(pod)["lastState"]["terminated"]["exitCode"] == 137
     if world.has("events"):
-        assert any("liveness" in event["message"] for event in await world.events("Unhealthy"))
+
+        async def is_told() -> bool:
+            return any("liveness" in event["message"] for event in await world.events("Unhealthy"))
+
+        await until(is_told)
 
 
 async def test_readiness_follows_what_the_probe_says(world: World) -> None:
-    volume = {"name": "v", "emptyDir": {}}
-    look = "cat /v/ready && touch /v/seen"
-    probe = {"exec": {"command": ["sh", "-c", look]}, "periodSeconds": 1, "failureThreshold": 1}
-    until_seen = "until [ -e /v/seen ]; do sleep 0.1; done; sleep 1"  # and has been reported
-    script = f"while [ ! -e /v/go ]; do sleep 0.1; done; touch /v/ready; {until_seen}; rm /v/ready; sleep 1000"
-    mount: dict[str, Any] = {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}
     # The start of the second container is what the first one waits for: before that nobody is ready.
-    go = world.container("touch /v/go; sleep 1000", "go", **mount)
-    container = world.container(script, readinessProbe=probe, **mount)
-    await world.create(containers=[container, go], volumes=[volume], terminationGracePeriodSeconds=0)
+    go = world.container("touch /v/go; sleep 1000", "go", volumeMounts=[MOUNT])
+    script = "while [ ! -e /v/go ]; do sleep 0.1; done; touch /v/ready; sleep 1000"
+    container = world.container(script, readinessProbe=probe("cat /v/ready"), volumeMounts=[MOUNT])
+    await world.create(containers=[container, go], volumes=[VOLUME], terminationGracePeriodSeconds=0)
     await world.when(lambda pod: container_status(pod).get("ready") is True)
+    (folder,) = world.carrier.volumes("v")
+    (folder / "ready").unlink()
     pod = await world.when(lambda pod: container_status(pod).get("ready") is False)
     assert restarts(pod) == 0
     assert "running" in container_status(pod)["state"]
 
 
 async def test_other_probes_wait_for_the_startup_probe(world: World) -> None:
-    volume = {"name": "v", "emptyDir": {}}
-    startup = {"exec": {"command": ["cat", "/v/up"]}, "periodSeconds": 1, "failureThreshold": 60}
-    liveness = {"exec": {"command": ["cat", "/v/up"]}, "periodSeconds": 1, "failureThreshold": 1}
     container = world.container(
-        "sleep 2; touch /v/up; sleep 1000",
-        startupProbe=startup,
-        livenessProbe=liveness,
-        volumeMounts=[{"name": "v", "mountPath": "/v"}],
+        "sleep 1000",
+        startupProbe={**probe("echo asked >> /v/startup; cat /v/up"), "failureThreshold": 1000},
+        livenessProbe=probe("echo asked >> /v/liveness; cat /v/up"),
+        volumeMounts=[MOUNT],
     )
-    await world.create(containers=[container], volumes=[volume], terminationGracePeriodSeconds=0)
+    await world.create(containers=[container], volumes=[VOLUME], terminationGracePeriodSeconds=0)
     pod = await world.when(lambda pod: "running" in container_status(pod).get("state", {}))
     assert (container_status(pod)["started"], container_status(pod)["ready"]) == (False, False)
-    pod = await world.when(lambda pod: container_status(pod).get("started"))
-    assert restarts(pod) == 0
+    (folder,) = world.carrier.volumes("v")
+
+    def asked(kind: str) -> int:
+        file = folder / kind
+        return len(file.read_text().splitlines()) if file.exists() else 0
+
+    async def is_asked_often() -> bool:  # so long that any other, as often, would have been asked too
+        return asked("startup") >= 3
+
+    async def is_asked_if_alive() -> bool:
+        return asked("liveness") > 0
+
+    await until(is_asked_often)
+    assert asked("liveness") == 0
+    (folder / "up").touch()
+    await world.when(lambda pod: container_status(pod).get("started"))
+    await until(is_asked_if_alive)
+    assert restarts(await world.get()) == 0

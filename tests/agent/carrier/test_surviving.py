@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from typing import Any
+from pathlib import Path
 
 import pytest
 
@@ -12,23 +11,25 @@ from tests.agent.carrier.carriers import LocalCarrier
 from tests.agent.carrier.conftest import World, container_status, restarts, status, terminated
 from tests.waiting import until
 
-MARKED = "echo started; while [ ! -e /v/go ]; do sleep 0.1; done; echo ended; exit 3"
+MARKED = "echo started; while [ ! -e /v/go ]; do sleep 0.1; done; echo ended; touch /v/over; exit 3"
+MOUNT = {"name": "v", "mountPath": "/v"}
+VOLUME = {"name": "v", "emptyDir": {}}
 
 
-async def marked_pod(world: World, **spec: Any) -> None:
-    """A pod that ends when its neighbour is told to make a file; the neighbour is told by time alone."""
-    mount: dict[str, Any] = {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}
-    go = world.container("sleep 2; touch /v/go", "go", **mount)
-    mains = [world.container(MARKED, **mount), go]
-    await world.create(containers=mains, volumes=[{"name": "v", "emptyDir": {}}], **spec)
+async def marked_pod(world: World) -> Path:
+    """A pod that ends when there is a file `go` in its volume, which is what is returned; its last act is a file `over`."""
+    await world.create(containers=[world.container(MARKED, volumeMounts=[MOUNT])], volumes=[VOLUME])
     await world.printed("started")
+    (folder,) = world.carrier.volumes("v")
+    return folder
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
 async def test_a_new_carrier_takes_back_what_runs(world: World, how: str) -> None:
-    await marked_pod(world)
+    folder = await marked_pod(world)
     await (world.carrier.stop() if how == "stop" else world.carrier.kill())
     await world.carrier.start()
+    (folder / "go").touch()
     pod = await world.ended()
     assert terminated(pod)["exitCode"] == 3
     assert (await world.logs()).split() == ["started", "ended"]
@@ -37,9 +38,14 @@ async def test_a_new_carrier_takes_back_what_runs(world: World, how: str) -> Non
 
 @pytest.mark.needs("records")
 async def test_what_ended_meanwhile_is_reported_afterwards(world: World) -> None:
-    await marked_pod(world)
+    folder = await marked_pod(world)
     await world.carrier.kill()
-    await asyncio.sleep(3)
+    (folder / "go").touch()
+
+    async def is_over() -> bool:
+        return (folder / "over").exists()
+
+    await until(is_over)
     await world.carrier.start()
     pod = await world.ended()
     assert terminated(pod)["exitCode"] == 3
@@ -134,11 +140,11 @@ async def test_a_new_carrier_goes_on_while_the_store_is_away(world: World) -> No
 @pytest.mark.needs("reports")
 async def test_progress_and_records(world: World) -> None:
     script = (
-        """echo '{"progress": 0.25}' >> $MUSTER_REPORT; echo nonsense >> $MUSTER_REPORT; sleep 1; """
-        """echo '{"records": {"rows": 12}}' >> $MUSTER_REPORT; """
+        """echo '{"progress": 0.25}' >> $MUSTER_REPORT; echo nonsense >> $MUSTER_REPORT; """
+        """while [ ! -e /v/go ]; do sleep 0.1; done; echo '{"records": {"rows": 12}}' >> $MUSTER_REPORT; """
         """echo '{"progress": 1, "records": {"hits": 3}}' >> $MUSTER_REPORT"""
     )
-    await world.create(script)
+    await world.create(containers=[world.container(script, volumeMounts=[MOUNT])], volumes=[VOLUME])
 
     def annotation(pod: dict[str, object], key: str) -> str:
         metadata = pod["metadata"]
@@ -146,6 +152,8 @@ async def test_progress_and_records(world: World) -> None:
         return str((metadata.get("annotations") or {}).get(key, ""))
 
     await world.when(lambda pod: annotation(pod, "muster.dev/progress") == "0.25")
+    (folder,) = world.carrier.volumes("v")
+    (folder / "go").touch()
     pod = await world.when(lambda pod: annotation(pod, "muster.dev/progress") == "1")
     pod = await world.ended()
     assert json.loads(annotation(pod, "muster.dev/records")) == {"rows": 12, "hits": 3}

@@ -82,7 +82,7 @@ def test_a_fifth_of_a_core_is_a_fifth_of_a_core(cgroups: PodCgroups, start: Star
     make(cgroups, Limits(cpu_request_milli=2000, cpu_limit_milli=200))
     start(SPIN)
     blocked_until(lambda: (used := cgroups.usage("u", "c")) is not None and used.throttled_ns > 0)
-    before, began = cgroups.usage("u", "c"), time.monotonic()
+    began, before = time.monotonic(), cgroups.usage("u", "c")  # so a pause in between makes the share smaller, never larger
     time.sleep(4)
     after, ended = cgroups.usage("u", "c"), time.monotonic()
     assert before is not None

@@ -1,12 +1,15 @@
 """What was granted is what moves: real TCP between namespaces, counted at the interfaces and by the receiver.
 
-Rates are measured over a window that begins after TCP has settled; 5 % is what the promise allows.
+Rates are measured over windows that begin after TCP has settled; 5 % is what the promise allows. Nothing lets a sender send
+more than it was granted, so no window may show more. A busy machine can keep it from sending for a moment, so one of a few
+windows must show that it gets all of it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
@@ -19,6 +22,8 @@ pytestmark = [needs_namespaces, pytest.mark.slow]
 MBPS = 1_000_000
 SETTLE_S = 1.5
 WINDOW_S = 4.0
+WINDOWS_MAX = 5
+TOLERANCE = 0.05
 PAYLOAD = 1448 / 1514
 """The part of a full packet that is payload."""
 
@@ -26,8 +31,8 @@ PAYLOAD = 1448 / 1514
 async def rates_bps(networks: PodNetworks, *uids: str) -> list[tuple[float, float]]:
     """What each sends and receives, over one window."""
     await asyncio.sleep(SETTLE_S)
+    started = time.monotonic()  # first, so that a pause makes a rate smaller, never larger
     before = [networks.traffic(uid) for uid in uids]
-    started = time.monotonic()
     await asyncio.sleep(WINDOW_S)
     after = [networks.traffic(uid) for uid in uids]
     took_s = time.monotonic() - started
@@ -38,8 +43,22 @@ async def rates_bps(networks: PodNetworks, *uids: str) -> list[tuple[float, floa
     ]
 
 
-def near(bps: float, tolerance: float = 0.05) -> object:
-    return pytest.approx(bps, rel=tolerance)
+async def assert_granted(
+    measure: Callable[[], Awaitable[Sequence[float]]], wanted_bps: Sequence[float], *, together_bps: float | None = None
+) -> None:
+    """Each rate is what is wanted in one of a few windows, and never more in any of them; with `together_bps`, senders that may
+    use what others leave are never more than that together."""
+    seen: list[Sequence[float]] = []
+    for _ in range(WINDOWS_MAX):
+        rates = await measure()
+        seen.append(rates)
+        if together_bps is None:
+            assert all(rate <= want * (1 + TOLERANCE) for rate, want in zip(rates, wanted_bps, strict=True)), (seen, wanted_bps)
+        else:
+            assert sum(rates) <= together_bps * (1 + TOLERANCE), (seen, together_bps)
+        if rates == pytest.approx(wanted_bps, rel=TOLERANCE):
+            return
+    pytest.fail(f"none of these is what was granted, {wanted_bps}: {seen}")
 
 
 async def test_a_limit_is_a_ceiling_in_each_direction(machine: Machine) -> None:
@@ -51,13 +70,17 @@ async def test_a_limit_is_a_ceiling_in_each_direction(machine: Machine) -> None:
     inside = machine.sink(receiver.netns, 7000)
     machine.source(sender.netns, OUTSIDE_ADDRESS, 7000)
     machine.source(machine.netns, receiver.ip, 7000)
-    read_before = outside.ask(), inside.ask()
-    started = time.monotonic()
-    (sends, _), (_, receives) = await rates_bps(networks, "sender", "receiver")
-    took_s = time.monotonic() - started
-    payload = [(after - before) * 8 / took_s for before, after in zip(read_before, (outside.ask(), inside.ask()), strict=True)]
-    assert (sends, receives) == (near(10 * MBPS), near(10 * MBPS))
-    assert payload == [near(10 * MBPS * PAYLOAD)] * 2
+
+    async def measure() -> list[float]:
+        """At the interfaces, and of payload by those who read it."""
+        started = time.monotonic()
+        read_before = outside.ask(), inside.ask()
+        (sends, _), (_, receives) = await rates_bps(networks, "sender", "receiver")
+        read = [after - before for before, after in zip(read_before, (outside.ask(), inside.ask()), strict=True)]
+        took_s = time.monotonic() - started
+        return [sends, receives, *(count * 8 / took_s for count in read)]
+
+    await assert_granted(measure, [10 * MBPS] * 2 + [10 * MBPS * PAYLOAD] * 2)
     await networks.teardown()
 
 
@@ -73,12 +96,15 @@ async def test_a_limit_that_changes_holds_at_once_and_without_one_nothing_holds(
     await asyncio.sleep(0.5)
     await networks.ensure(NetworkWant(uid="sender", egress_limit_bps=20 * MBPS))
     await networks.ensure(NetworkWant(uid="receiver", ingress_limit_bps=10 * MBPS))
-    (sends, _), (_, receives) = await rates_bps(networks, "sender", "receiver")
-    assert (sends, receives) == (near(20 * MBPS), near(10 * MBPS))
+
+    async def measure() -> list[float]:
+        (sends, _), (_, receives) = await rates_bps(networks, "sender", "receiver")
+        return [sends, receives]
+
+    await assert_granted(measure, [20 * MBPS, 10 * MBPS])
     for uid in ("sender", "receiver"):
         await networks.ensure(NetworkWant(uid=uid))
-    (sends, _), (_, receives) = await rates_bps(networks, "sender", "receiver")
-    assert min(sends, receives) > 100 * MBPS
+    assert min(await measure()) > 100 * MBPS
     await networks.teardown()
 
 
@@ -107,8 +133,8 @@ class Pushing:
     async def rates_bps(self) -> list[float]:
         """Of payload, for each pod, with the headers of full packets added."""
         await asyncio.sleep(SETTLE_S)
-        before = [sink.ask() for sink in self._sinks]
         started = time.monotonic()
+        before = [sink.ask() for sink in self._sinks]
         await asyncio.sleep(WINDOW_S)
         after = [sink.ask() for sink in self._sinks]
         took_s = time.monotonic() - started
@@ -126,14 +152,12 @@ async def test_requests_share_the_uplink(machine: Machine, is_entering: bool) ->
     ]
     pushing = Pushing(machine, pods, is_entering=is_entering)
     pushing.start("large", "small")
-    large, small = await pushing.rates_bps()
-    assert (large, small) == (near(30 * MBPS), near(10 * MBPS))
-    assert large / small == near(3)
+    await assert_granted(pushing.rates_bps, [30 * MBPS, 10 * MBPS], together_bps=40 * MBPS)
     pushing.stop("large")
-    assert await pushing.rates_bps() == [0, near(40 * MBPS)]
+    await assert_granted(pushing.rates_bps, [0, 40 * MBPS])
     pushing.stop("small")
     pushing.start("large")
-    assert await pushing.rates_bps() == [near(40 * MBPS), 0]
+    await assert_granted(pushing.rates_bps, [40 * MBPS, 0])
     await networks.teardown()
     assert machine.left_over() == []
 
@@ -145,13 +169,17 @@ async def test_no_request_no_promise_and_figures_change_in_place(machine: Machin
     free = await networks.ensure(NetworkWant(uid="free"))
     pushing = Pushing(machine, [asked, free], is_entering=False)
     pushing.start("asked", "free")
-    rates = await pushing.rates_bps()
-    assert rates[0] >= 18 * MBPS * 0.95
-    assert sum(rates) == near(20 * MBPS)
+
+    async def measure() -> list[float]:
+        """What of the promise is kept, and all."""
+        asks, asks_not = await pushing.rates_bps()
+        return [min(asks, 18 * MBPS), asks + asks_not]
+
+    await assert_granted(measure, [18 * MBPS, 20 * MBPS])
     await networks.set_uplink(40 * MBPS, 40 * MBPS)
     await networks.ensure(NetworkWant(uid="asked", egress_request_bps=20 * MBPS))
     await networks.ensure(NetworkWant(uid="free", egress_request_bps=20 * MBPS))
-    assert await pushing.rates_bps() == [near(20 * MBPS), near(20 * MBPS)]
+    await assert_granted(pushing.rates_bps, [20 * MBPS, 20 * MBPS], together_bps=40 * MBPS)
     await networks.teardown()
     assert machine.left_over() == []
 

@@ -225,7 +225,8 @@ async def test_the_end_is_seen_although_nobody_was_looking(world: World) -> None
     pod = await world.pod()
     await world.has_phase("Running")
     await world.stop()
-    await world.there.delete("Pod", remote_name(pod), 1)
+    # Long enough to end by itself: a deletion's time has whole seconds, so that of one second hardly anything may be left.
+    await world.there.delete("Pod", remote_name(pod), 30)
     await world.there.until("Pod", remote_name(pod), lambda found: found and found["status"]["phase"] == "Failed")
     await world.start()
     failed = await world.has_phase("Failed")
