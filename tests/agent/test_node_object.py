@@ -27,6 +27,7 @@ from muster.agent.node_object import (
 from muster.objects.conditions import find_condition
 from muster.objects.patch import apply_merge_patch
 from tests.agent.node_facts import facts
+from tests.store.embedded.support import NODES, open_store
 
 NOW = 1_800_000_000.0
 
@@ -190,6 +191,22 @@ def test_another_share_is_worth_a_report() -> None:
     live = {"status": status({}, facts(), NOW)}
     config = AgentConfig(capacity=Capacity(share=0.5))
     assert differs(live["status"], status(live, facts(config), NOW))
+
+
+async def test_what_the_server_keeps_is_not_reported_again() -> None:
+    """It spells amounts its own way, and an agent that took that for a change would write its node at every heartbeat."""
+    config = AgentConfig(
+        capacity=Capacity(cpu="2500m", memory="4096Mi", pods=1000, bandwidth="2Gbps", extended={"a.b/c": "1e3"})
+    )
+    store = await open_store()
+    live = await store.create(NODES, new_node(facts(config)))
+    for seconds in (0, 30):
+        live = await store.patch(
+            NODES, live["metadata"]["name"], {"status": status(live, facts(config), NOW)}, subresource="status"
+        )
+        assert not differs(live["status"], status(live, facts(config), NOW + seconds))
+    assert live["status"]["capacity"]["kuscia.io/bandwidth"] == "2k"
+    await store.close()
 
 
 @given(

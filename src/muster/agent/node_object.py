@@ -20,6 +20,7 @@ from muster.objects.bandwidth import bps_to_mbps, node_bandwidth
 from muster.objects.conditions import set_condition
 from muster.objects.labels import KoordinatorNode, Kubernetes, Kuscia, KusciaLabel, Muster
 from muster.objects.meta import annotations_of, labels_of
+from muster.objects.quantity import as_kept
 from muster.objects.status import Raw
 from muster.objects.time import format_time
 from muster.objects.words import counted
@@ -193,9 +194,10 @@ def _bandwidth(live: Mapping[str, Any], facts: Facts) -> tuple[dict[str, str], d
 
 
 def _with_gone(old: object, new: Mapping[str, str]) -> Raw:
-    """A resource that is no longer there is taken away by a merge patch only where it says so."""
+    """A resource that is no longer there is taken away by a merge patch only where it says so. Amounts are spelt as the server
+    keeps them (1000 is 1k): in any other spelling each look would find them changed."""
     gone: Raw = {key: None for key in old if key not in new and not _is_others(key)} if isinstance(old, Mapping) else {}
-    return gone | dict(new)
+    return gone | {name: as_kept(amount, is_listed=True) for name, amount in new.items()}
 
 
 def _is_others(resource: str) -> bool:
