@@ -31,6 +31,7 @@ class Transaction:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._started_at = core.changes
+        self._failures_before = core.counters.commit_failures
         self._changes: list[Change] = []
         self._seen: dict[tuple[str, Key], tuple[Collection, int]] = {}
         self._drafts: dict[tuple[str, Key], Record | None] = {}
@@ -83,6 +84,15 @@ class Transaction:
                 draft: Raw = decode.decode(encode(change.raw))
                 draft["metadata"].pop("resourceVersion", None)
                 self._drafts[place] = record_of(draft, change.key, 0, change.collection.field_paths)
+
+    async def is_founded(self) -> bool:
+        """Whether everything that was read is on disk, as soon as that is decided.
+
+        It may have failed while the write waited for something else: then nothing is in flight any more that could tell.
+        """
+        if not self.rests_on_pending:
+            return True
+        return self._core.counters.commit_failures == self._failures_before and await self._core.settle()
 
     @property
     def is_stale(self) -> bool:

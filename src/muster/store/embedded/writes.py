@@ -85,7 +85,7 @@ class Writes:
             except ApiError as error:
                 if isinstance(error, AlreadyExists) and transaction.is_stale:
                     continue  # not when it was first looked for: an apply is merged with it, a generated name is drawn again
-                if transaction.rests_on_pending and not await core.settle():
+                if not await transaction.is_founded():
                     continue
                 raise
             except RecursionError:
@@ -94,7 +94,7 @@ class Writes:
                 continue
             changes = transaction.changes
             if dry_run or not changes:
-                if transaction.rests_on_pending and not await core.settle():
+                if not await transaction.is_founded():
                     continue
                 return [self._unstored(result) for result in results]
             records, committed = core.submit(changes)
