@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import json
 import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from muster.server.config import ServerLimits
+from muster.server.protocol import BoundedProtocol
 from tests.server.running import RunningServer, read_all, running
 from tests.waiting import blocked_until
 
@@ -220,3 +223,48 @@ def test_the_data_directory_is_private(tight: RunningServer) -> None:
     data: Path = tight.server.config.data_dir
     for name in ("kubeconfig", "audit/audit.jsonl"):
         assert (data / name).stat().st_mode & 0o077 == 0
+
+
+def test_a_broken_request_behind_another_does_not_spoil_its_answer(server: RunningServer) -> None:
+    """Whether the one before it has begun to answer or not."""
+    post = _get(server, "/api/v1/namespaces/default/configmaps", "transfer-encoding: chunked").replace(b"GET", b"POST", 1)
+    answer = server.exchange_raw(_get(server) + post + b"zz\r\n")
+    assert _status(answer) == 200, answer[:300]
+    assert json.loads(answer.split(b"\r\n\r\n", 1)[1])["kind"] == "NamespaceList"
+    with server.raw_socket() as connection:
+        connection.sendall(_get(server, "/api/v1/namespaces?watch=1&timeoutSeconds=1"))
+        answer = connection.recv(65536)
+        connection.sendall(post + b"zz\r\n")
+        answer += read_all(connection)
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert answer.endswith(b"\r\n0\r\n\r\n")
+
+
+def test_a_watch_ends_with_its_client_whatever_was_sent_behind_it(server: RunningServer) -> None:
+    def watches() -> int:
+        return server.server.store.usage().watchers_len
+
+    before = watches()
+    with server.raw_socket() as connection:
+        connection.sendall(_get(server, "/api/v1/namespaces?watch=1"))
+        assert _status(connection.recv(65536)) == 200
+        assert watches() == before + 1
+        connection.sendall(_get(server))
+    labels = itertools.count()
+
+    def is_over() -> bool:
+        """A server that reads no further notices who has gone when it writes."""
+        body = {"metadata": {"labels": {"n": str(next(labels))}}}
+        server.request("PATCH", "/api/v1/namespaces/default", body, headers={"content-type": "application/merge-patch+json"})
+        return watches() == before
+
+    blocked_until(is_over)
+
+
+@pytest.mark.parametrize(("chunk", "written"), [(b"line\n", [b"5\r\nline\n\r\n"]), (b"", [])], ids=["something", "nothing"])
+def test_an_empty_chunk_does_not_end_a_stream(chunk: bytes, written: list[bytes]) -> None:
+    sent: list[bytes] = []
+    connection = SimpleNamespace(flow=SimpleNamespace(write_paused=False), transport=SimpleNamespace(write=sent.append))
+    cycle = SimpleNamespace(chunked_encoding=True, disconnected=False)
+    assert BoundedProtocol.push(connection, cycle, chunk) is bool(chunk)  # type: ignore[arg-type]
+    assert sent == written

@@ -17,6 +17,7 @@ from typing import Any
 
 import httptools
 import msgspec
+from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
@@ -56,6 +57,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = True
         self._head_timer: asyncio.TimerHandle | None = None
         self._peer: dict[str, Any] | None = None
+        self._served: RequestResponseCycle | None = None
+        """The request that is answered now, or was last: `cycle` is the one that came last, and may be waiting behind it."""
         self._refused: ApiError | None = None
         """Set while the headers are refused: the request is answered with it and the connection ends."""
         self.on_lost: Callable[[], None] = lambda: None
@@ -76,6 +79,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timer()
         super().connection_lost(exc)
+        if self._served is not None and not self._served.response_complete:
+            # uvicorn tells the request that came last, and a watch with another behind it would never hear of it.
+            self._served.disconnected = True
+            self._served.message_event.set()
         self.on_lost()
         self._metrics.connections.set(len(self.connections))
 
@@ -135,6 +142,10 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():
             self.cycle.keep_alive = False
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._served = cycle
+        super()._start_asgi_task(cycle, app)
+
     def on_body(self, body: bytes) -> None:
         if self.cycle.response_complete:
             # The answer came before the body was read, because it is refused. Read on for a while, so that the client sees
@@ -189,9 +200,9 @@ class BoundedProtocol(HttpToolsProtocol):
         return True
 
     def push(self, cycle: RequestResponseCycle, chunk: bytes) -> bool:
-        """The next chunk of an answer that has begun and has no length. False when the client has not read enough: the ASGI way
-        waits for that."""
-        if self.flow.write_paused or not cycle.chunked_encoding:
+        """The next chunk of an answer that has begun and has no length. False when it is to go the ASGI way, which waits until
+        the client has read enough."""
+        if self.flow.write_paused or not cycle.chunked_encoding or not chunk:  # an empty one would end the answer
             return False
         if not cycle.disconnected:
             self.transport.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
@@ -220,6 +231,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_head_timer()
         if self.transport.is_closing():
             return
+        if self.pipeline and self.cycle.more_body and self._served is not None:
+            # What is broken waits behind others: those are answered, and it is as if it had not been sent.
+            self.pipeline.popleft()
+            self.cycle = self.pipeline[0][0] if self.pipeline else self._served
         if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete and self.cycle.more_body:
             self.transport.abort()
             return
