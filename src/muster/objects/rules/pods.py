@@ -248,10 +248,14 @@ def _is_narrower(spec: Raw, old: Raw) -> bool:
     if len(terms) != len(before):
         return False
     return all(
-        set(map(_canonical, was.get(word) or ())) <= set(map(_canonical, new.get(word) or ()))
+        _conditions(was, word) <= _conditions(new, word)
         for new, was in zip(terms, before, strict=True)
         for word in ("matchExpressions", "matchFields")
     )
+
+
+def _conditions(term: Raw, word: str) -> set[bytes]:
+    return {_canonical(condition) for _, condition in objs(term, word, "")}
 
 
 def _required_terms(spec: Raw) -> list[Raw]:
