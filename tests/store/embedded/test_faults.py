@@ -6,10 +6,14 @@ The points of failure are counted over writes, syncs and truncations of the file
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import apsw
 import pytest
 
 from muster.objects.status import ApiError, InternalError, StorageFull
@@ -106,4 +110,125 @@ def test_faults_are_really_injected(tmp_path: Path, disk: FaultyDisk) -> None:
     with pytest.raises(CommitFailed, match="I/O error"):
         database.commit([Row(2, "pods", "default", "a", 1, None, b"{}")])
     assert disk.failed == 1
+    database.close()
+
+
+# --- the power fails afterwards --------------------------------------------------------------------------------------
+
+
+def small(version: int) -> Row:
+    return Row(version, "pods", "default", "a", 1, None, b"x" * 100)
+
+
+def test_nothing_answered_stands_behind_a_gap(tmp_path: Path, disk: FaultyDisk) -> None:
+    """Housekeeping leaves what it wrote to the flush of the next batch. That flush fails and forgets it; the one after that
+    batch succeeds, and is worth nothing if what was forgotten comes first in the log."""
+    database = Database.open(tmp_path / "store", identity=b"0123456789abcdef")
+    database.commit([small(version) for version in range(2, 20)])
+    database.doom(range(2, 10), 9)
+    assert database.maintain(50)
+    disk.fail(2, 1, full=False)  # two pages of the log, and then the flush
+    with pytest.raises(CommitFailed):
+        database.commit([small(30)])
+    database.commit([small(31)])
+    disk.after_power_cut(tmp_path / "store", tmp_path / "copy")
+    database.abandon()
+    again = Database.open(tmp_path / "copy", identity=b"")
+    assert [row.rv for row in again.load()] == [*range(10, 20), 31]
+    again.close()
+
+
+@pytest.mark.parametrize("seed", range(POINTS))
+def test_what_was_answered_is_there_after_a_power_cut_and_what_failed_is_not(
+    tmp_path: Path, disk: FaultyDisk, seed: int
+) -> None:
+    draw = random.Random(seed)
+    database = Database.open(tmp_path / "store", identity=b"0123456789abcdef", wal_pages_max=8)
+    answered: set[int] = set()
+    failed: set[int] = set()
+    last = 1
+    for _ in range(draw.randrange(5, 50)):
+        if draw.random() < 0.2:
+            disk.fail(draw.randrange(12), draw.choice([1, 1, 3]), full=False)
+        act = draw.choice(["commit", "commit", "commit", "commit", "maintain", "a little", "rest", "probe", "doom"])
+        if act == "commit":
+            rows = [small(last + n) for n in range(1, draw.choice([1, 1, 2, 5, 64, 65, 130]) + 1)]
+            last += len(rows)
+            try:
+                database.commit(rows)
+            except CommitFailed:
+                failed |= {row.rv for row in rows}
+            else:
+                answered |= {row.rv for row in rows}
+        elif act == "maintain":
+            database.maintain(draw.randrange(1, 50))
+        elif act == "a little":
+            database.maintain_a_little(draw.randrange(1, 10))
+        elif act == "rest":
+            database.rest()
+        elif act == "probe":
+            database.probe()
+        elif answered:
+            doomed = draw.sample(sorted(answered), min(len(answered), 20))
+            answered -= set(doomed)
+            database.doom(doomed, max(doomed))
+    disk.fail(0, 0, full=False)
+    database.commit([small(last + 1)])
+    disk.after_power_cut(tmp_path / "store", tmp_path / "copy")
+    database.abandon()
+    again = Database.open(tmp_path / "copy", identity=b"")
+    found = {row.rv for row in again.load()}
+    assert answered | {last + 1} <= found
+    assert not failed & found
+    again.close()
+
+
+class Balky:
+    """A connection of which one call fails, before it has done anything or after it has done all."""
+
+    def __init__(self, connection: apsw.Connection, number: int, *, is_done: bool) -> None:
+        self._connection = connection
+        self._left = number
+        self._is_done = is_done
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._connection, name)
+        if name not in ("execute", "wal_checkpoint"):
+            return found
+
+        def call(*args: Any, **options: Any) -> Any:
+            self._left -= 1
+            if self._left == 0 and not self._is_done:
+                raise apsw.IOError("injected")
+            result = found(*args, **options)
+            if self._left == 0:
+                raise apsw.IOError("injected")
+            return result
+
+        return call
+
+
+@pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("number", range(1, 16))
+@pytest.mark.parametrize("count", [1, 100], ids=["one statement", "several"])
+def test_every_call_into_sqlite_may_fail(tmp_path: Path, number: int, count: int, is_done: bool) -> None:
+    """Whatever is left of it, the next batch is on disk when it is said to be, and is no part of anything else."""
+    database = Database.open(tmp_path, identity=b"0123456789abcdef", wal_pages_max=1)
+    connection = database._connection
+    database.commit([small(version) for version in range(2, 20)])
+    database.doom(range(2, 10), 9)
+    database._connection = Balky(connection, number, is_done=is_done)  # type: ignore[assignment]
+    answered = list(range(10, 20))
+    for version in (100, 300):
+        database.maintain(50)
+        with contextlib.suppress(CommitFailed):
+            database.commit([small(version + n) for n in range(count)])
+            assert list(connection.execute("PRAGMA synchronous")) == [(2,)]  # FULL
+            assert not connection.in_transaction
+            answered += range(version, version + count)
+    database._connection = connection
+    found = [row.rv for row in database.load()]
+    if not is_done:
+        assert [version for version in found if version >= 10] == answered
+    assert set(answered) <= set(found)
     database.close()

@@ -10,6 +10,7 @@ One connection writes and checkpoints, and it holds SQLite's own lock, so no oth
 
 Invariants:
 - `commit` returns after the rows are on disk (WAL, synchronous=FULL), or raises and none of them is;
+- after an I/O error nothing is put behind what may be missing from the disk by now: the log is copied and begun anew first;
 - nothing is written before the file has been recognised and checked: a refused open leaves every byte as it was;
 - a new file is made beside its place and renamed into it, so one without tables is damaged, not new.
 """
@@ -94,6 +95,9 @@ class Database:
         self._may_shrink = False
         self._is_lax = False
         """Whether what is written may not be on disk when it is said to be, as far as is known."""
+        self._is_doubtful = False
+        """Whether the log may have a gap on the disk: a system that fails to flush may forget what it was to flush, and say of
+        the next flush that all is well. Housekeeping leaves its pages to the next flush: what follows them would be lost."""
         self.checkpoints = 0
         self.compactions = 0
         """Slices of compaction that are on disk."""
@@ -206,22 +210,26 @@ class Database:
         try:
             self._insert(rows)
         except (apsw.FullError, apsw.IOError) as error:
-            self._roll_back()
-            if not is_full(self._connection, error):
+            is_for_want_of_room = is_full(self._connection, error)
+            self._roll_back(error)
+            if not is_for_want_of_room:
+                self.probe()  # what has failed may be whole in the log, and would come back after a crash: write over it
                 raise CommitFailed(f"I/O error on {self.path}: {error}", full=False) from error
             self._insert_in_reclaimed_room(rows)
         except apsw.Error as error:
-            self._roll_back()
+            self._roll_back(error)
             raise CommitFailed(f"SQLite refused the write to {self.path}: {error}", full=False) from error
 
     def _be_strict(self) -> None:
         """Leave nothing of a failure that would keep the next batch off the disk: a transaction that could not be undone, of
-        which it would become a part, or the way to write that housekeeping has."""
+        which it would become a part, the way to write that housekeeping has, or a gap in the log before it."""
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
         if self._is_lax:
             self._connection.execute("PRAGMA synchronous=FULL")
             self._is_lax = False
+        if self._is_doubtful:
+            self._empty_log()
 
     def _insert(self, rows: Sequence[Row]) -> None:
         self._be_strict()
@@ -251,11 +259,12 @@ class Database:
             self._checkpoint()
             self._insert(rows)
         except apsw.Error as error:
-            self._roll_back()
+            self._roll_back(error)
             message = f"no room left for {self.path}: {error}"
             raise CommitFailed(message, full=is_full(self._connection, error)) from error
 
-    def _roll_back(self) -> None:
+    def _roll_back(self, error: Exception) -> None:
+        self._is_doubtful |= isinstance(error, apsw.IOError)
         # Where SQLite has rolled back by itself there is nothing to do; where even that fails, the next batch says so.
         with contextlib.suppress(apsw.Error):
             if self._connection.in_transaction:
@@ -291,8 +300,8 @@ class Database:
                     self._be_strict()
             if copies_log:
                 self._checkpoint()
-        except (apsw.Error, MemoryError):
-            self._roll_back()
+        except (apsw.Error, MemoryError) as error:
+            self._roll_back(error)
             return False
         return True
 
@@ -330,6 +339,13 @@ class Database:
         self._wal_pages = 0
         self.checkpoints += 1
 
+    def _empty_log(self) -> None:
+        """Everything in it goes into the file, and is flushed there; then it begins anew."""
+        self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        self._wal_pages = 0
+        self._is_doubtful = False
+        self.checkpoints += 1
+
     def _on_wal(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
         self._wal_pages = pages
         return apsw.SQLITE_OK
@@ -351,18 +367,19 @@ class Database:
         """Nobody writes: copy what is left of the log into the file, and give the log's room back."""
         if not self._wal_pages:
             return
-        with contextlib.suppress(apsw.Error):
-            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-            self._wal_pages = 0
-            self.checkpoints += 1
+        try:
+            self._empty_log()
+        except (apsw.Error, MemoryError) as error:
+            self._roll_back(error)
 
     def probe(self) -> bool:
         """Whether there is room to write again."""
         try:
+            self._be_strict()
             self._connection.execute("INSERT OR REPLACE INTO meta VALUES('probe', zeroblob(?))", (_PROBE_BYTES,))
             self._connection.execute("DELETE FROM meta WHERE key = 'probe'")
-        except apsw.Error:
-            self._roll_back()
+        except (apsw.Error, MemoryError) as error:
+            self._roll_back(error)
             return False
         return True
 
