@@ -121,7 +121,7 @@ async def _write(store: EmbeddedStore, seed: str, steps: int) -> None:
 @pytest.mark.parametrize("seed", range(5))
 @virtual
 async def test_what_a_watch_shows_is_what_the_store_was(seed: int, history_len_max: int) -> None:
-    store = await open_store(limits=Limits(history_len_max=history_len_max, bookmark_interval_s=0.05))
+    store = await open_store(limits=Limits(history_len_max=history_len_max, bookmark_interval_s=0.05, watch_batch_len_max=3))
     phases = ("", "Running")
     chronicle = Chronicle(store, phases)
     readers = [Reader(store, chronicle, phase, f"{seed}/{phase}/{n}") for phase in phases for n in range(4)]
