@@ -6,15 +6,17 @@ import contextlib
 import gc
 import itertools
 import json
+import os
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from muster.server.answering import Answering
 from muster.server.config import ServerLimits
 from muster.server.protocol import BoundedProtocol
 from tests.server.running import RunningServer, read_all, running
@@ -268,3 +270,25 @@ def test_an_empty_chunk_does_not_end_a_stream(chunk: bytes, written: list[bytes]
     cycle = SimpleNamespace(chunked_encoding=True, disconnected=False)
     assert BoundedProtocol.push(connection, cycle, chunk) is bool(chunk)  # type: ignore[arg-type]
     assert sent == written
+
+
+@pytest.mark.parametrize("is_packed", [False, True], ids=["plain", "gzip"])
+async def test_no_more_of_a_long_answer_is_made_for_a_client_that_has_gone(is_packed: bool) -> None:
+    made = 0
+
+    async def pieces() -> AsyncIterator[bytes]:
+        nonlocal made
+        for made in range(1, 1001):
+            cycle.disconnected = made > 10
+            yield os.urandom(100_000)
+
+    async def nothing(*_: object) -> None:
+        return
+
+    cycle = SimpleNamespace(disconnected=False)
+    answering = Answering.__new__(Answering)
+    answering._flow = SimpleNamespace(turn=nothing)  # type: ignore[assignment]
+    answering._limits = ServerLimits()
+    exchange = SimpleNamespace(method="GET", whose=None)
+    await answering._send_pieces(exchange, {"muster.cycle": cycle}, nothing, pieces(), 1.0, is_packed=is_packed)  # type: ignore[arg-type]
+    assert made < 20

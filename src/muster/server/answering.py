@@ -139,7 +139,9 @@ class Answering:
                 return
 
     async def _pass_on(self, scope: Scope, send: Send, body: bytes, *, more: bool) -> bool:
-        """Send one piece; cut the connection of a client that does not take it in time."""
+        """Send one piece; cut the connection of a client that does not take it in time. False when nobody is there any more."""
+        if scope["muster.cycle"].disconnected:
+            return False
         try:
             async with asyncio.timeout(self._limits.send_timeout_s):
                 await send({"type": "http.response.body", "body": body, "more_body": more})
