@@ -148,3 +148,41 @@ async def test_generation_moves_with_an_apply_that_changes_spec(store: Store, na
         assert applied["metadata"]["generation"] == 1
         applied = await apply(store, widgets, widget(widgets.group, "a", size=3), namespace, "one")
         assert applied["metadata"]["generation"] == 2
+
+
+# --- amounts: they are kept in one spelling, and applied in any ---------------------------------------------------------------
+
+
+def _asking(cpu: str) -> Raw:
+    container = {"name": "main", "image": "example.com/app:1", "resources": {"requests": {"cpu": cpu}}}
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [container]}}
+    return {"metadata": {"name": "d"}, "spec": {"replicas": 0, "selector": {"matchLabels": {"a": "b"}}, "template": template}}
+
+
+def _cpu(obj: Raw) -> str:
+    asked: str = obj["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"]
+    return asked
+
+
+async def test_an_amount_in_another_spelling_is_applied_again_and_again_without_a_change(store: Store, namespace: str) -> None:
+    deployments = await store.resource("apps", "Deployment")
+    first = await apply(store, deployments, _asking("1000m"), namespace, "one")
+    assert _cpu(first) == "1"
+    for cpu in ("1000m", "1", "1000m"):
+        again = await apply(store, deployments, _asking(cpu), namespace, "one")
+        assert _cpu(again) == "1"
+        assert again["metadata"]["generation"] == first["metadata"]["generation"]
+        assert owned(again, "one") == owned(first, "one")
+
+
+async def test_whose_amount_it_is_goes_by_what_was_written(store: Store, namespace: str) -> None:
+    """Kubernetes compares what is applied with what it keeps, as texts."""
+    deployments = await store.resource("apps", "Deployment")
+    await apply(store, deployments, _asking("1000m"), namespace, "one")
+    with pytest.raises(Conflict, match=r"resources\.requests\.cpu"):
+        await apply(store, deployments, _asking("1000m"), namespace, "two")
+    both = await apply(store, deployments, _asking("1"), namespace, "two")
+    assert owned(both, "one") == owned(both, "two")
+    forced = await apply(store, deployments, _asking("1000m"), namespace, "one", force=True)
+    assert _cpu(forced) == "1"
+    assert owned(forced, "one") != owned(forced, "two")
