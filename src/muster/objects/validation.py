@@ -78,13 +78,19 @@ def _check(report: Report, resource: Resource, raw: Raw, old: Raw | None, subres
             report.causes += validate_crd(raw, old)
         elif key in _RULES:
             _RULES[key](report, raw, old)
-    if subresource == "" and resource.group == "" and resource.kind in ("Node", "Pod"):
+    if resource.group == "" and resource.kind in ("Node", "Pod") and _may_say_other_bandwidth(raw, old, subresource):
         # Annotations are metadata, so these hold for every update; only what it makes wrong is reported.
         bandwidth.check_annotations(report, resource.kind, raw, old)
 
 
 def _is_same_but_metadata(raw: Raw, old: Raw) -> bool:
     return all(raw.get(key) == old.get(key) for key in raw.keys() | old.keys() if key not in ("metadata", "status"))
+
+
+def _may_say_other_bandwidth(raw: Raw, old: Raw | None, subresource: str) -> bool:
+    if subresource != "status":
+        return not subresource
+    return old is None or obj(raw, "metadata").get("annotations") != obj(old, "metadata").get("annotations")
 
 
 def check_metadata(report: Report, resource: Resource, metadata: Raw, old: Raw | None) -> None:

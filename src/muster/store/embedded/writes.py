@@ -240,7 +240,7 @@ class Writes:
             self._shaper.check_patch_size(resource, name, patch, len(record.value), context)
             await context.pause()
         current = in_version(record, resource.api_version).raw()
-        # All but the status is taken from `current` then, so it may be read once and be part of both.
+        # All but the status and metadata is taken from `current` then, so it may be read once and be part of both.
         is_shared = patch_type is PatchType.MERGE and subresource == "status"
         patched = patched_with(current, patch, patch_type, served.schema(resource.version))
         raw = rules.conform(resource, patched)
@@ -328,7 +328,7 @@ class Writes:
         if current is None:
             current = in_version(record, resource.api_version).raw()
         if subresource == "status":
-            raw = rules.replace_status(current, raw)
+            raw = rules.replace_status(resource, current, raw)
         elif subresource:
             raw = replace_part(current, raw, subresource)
         else:
@@ -345,12 +345,14 @@ class Writes:
         else:
             raw = self._shaper.track(served, resource, raw, current, context, subresource=tracked_as or subresource)
         await context.pause()
-        return self.put(txn, served, record, current, raw)
+        return self.put(txn, served, record, current, raw, is_status=subresource == "status")
 
-    def put(self, txn: Transaction, served: Served, record: Record, current: Raw, raw: Raw) -> Result:
+    def put(
+        self, txn: Transaction, served: Served, record: Record, current: Raw, raw: Raw, *, is_status: bool = False
+    ) -> Result:
         """The change from `current` to `raw`: nothing, a new version, or, when it gave up its last hold, the object's end."""
         resource = served.stored
-        rules.advance_generation(resource, current, raw)
+        rules.advance_generation(resource, current, raw, is_status=is_status)
         if rules.is_unchanged(current, raw):
             return Result(record=record)
         raw["apiVersion"] = served.stored.api_version
