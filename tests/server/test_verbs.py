@@ -116,9 +116,22 @@ def test_delete_collection(server: RunningServer, maps: str) -> None:
         server.create(maps, {"metadata": {"name": name, "labels": {"keep": str(name == "c").lower()}}})
     assert server.request("DELETE", f"{maps}?labelSelector=keep%3Dfalse&dryRun=All").code == 200
     assert len(server.request("GET", f"{maps}?labelSelector=keep").json["items"]) == 3
-    assert server.request("DELETE", f"{maps}?labelSelector=keep%3Dfalse").json["status"] == "Success"
+    deleted = server.request("DELETE", f"{maps}?labelSelector=keep%3Dfalse").json
+    assert (deleted["kind"], [item["metadata"]["name"] for item in deleted["items"]]) == ("ConfigMapList", ["a", "b"])
     left = server.request("GET", f"{maps}?labelSelector=keep").json["items"]
     assert [item["metadata"]["name"] for item in left] == ["c"]
+
+
+def test_a_long_collection_is_deleted_and_told_in_turns(server: RunningServer, maps: str) -> None:
+    """More than goes out whole, or is deleted at once; a client that reads nothing of it changes nothing."""
+    names = [f"m{n:03}" for n in range(200)]
+    for name in names:
+        server.create(maps, {**_config_map(name), "data": {"x": "y" * 1000}})
+    listed = server.request("GET", f"{maps}?fieldSelector=metadata.name!=kube-root-ca.crt").json
+    deleted = server.request("DELETE", f"{maps}?fieldSelector=metadata.name!=kube-root-ca.crt").json
+    assert [item["metadata"]["name"] for item in deleted["items"]] == names
+    assert deleted == listed, "as they were before"
+    assert server.request("GET", f"{maps}?fieldSelector=metadata.name!=kube-root-ca.crt").json["items"] == []
 
 
 def test_status_is_apart(server: RunningServer, namespace: str) -> None:
