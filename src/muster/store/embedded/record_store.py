@@ -552,13 +552,17 @@ class RecordStore:
         namespace: str | None = None,
         options: WriteOptions = DEFAULT_WRITE,
         *,
+        is_applied: bool = False,
         actor: Actor | None = None,
         warnings: list[str] | None = None,
     ) -> Raw:
+        """`is_applied`: by server-side apply, so that the manager owns the number from then on."""
         context = WriteContext(options, actor, warnings)
         record = await self._one(
             resource,
-            lambda txn: self._subresources.put_scale(txn, resource, scale, context, namespace=namespace, name=name),
+            lambda txn: self._subresources.put_scale(
+                txn, resource, scale, context, namespace=namespace, name=name, is_applied=is_applied
+            ),
             dry_run=options.dry_run,
         )
         return self._subresources.get_scale(resource, record)

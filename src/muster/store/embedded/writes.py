@@ -226,7 +226,9 @@ class Writes:
         served = self._served_for_update(resource, subresource)
         if patch_type is PatchType.APPLY:
             key = self._key(resource, name, namespace)
-            return await self._apply(txn, resource, key, patch, context, subresource=subresource)
+            if preconditions is not None:
+                rules.check_preconditions(resource, self._existing(txn, served, resource, key), preconditions)
+            return await self._apply(txn, resource, key, patch, context, subresource=subresource, tracked_as=tracked_as)
         if patch_type is PatchType.STRATEGIC and served.is_custom:
             raise UnsupportedMediaType(
                 f"strategic merge patch is not supported for custom kinds such as {resource.kind}; send a merge patch",
@@ -266,6 +268,7 @@ class Writes:
         context: WriteContext,
         *,
         subresource: str,
+        tracked_as: str,
     ) -> Result:
         """Server-side apply: creates what is not there."""
         served = self._registry.find(resource)
@@ -299,7 +302,7 @@ class Writes:
                 raw["metadata"]["managedFields"] = managed
             return self._put_new(txn, served, resource, key, raw)
         rules.check_version(resource, config, record, required=False)
-        merged = await self._applied(live, config, schema, now, context, subresource=subresource)
+        merged = await self._applied(live, config, schema, now, context, subresource=tracked_as or subresource)
         merged = rules.conform(resource, merged)
         return await self._replace(txn, resource, record, merged, context, subresource=subresource, is_applied=True)
 
