@@ -144,11 +144,14 @@ def widget(group: str, name: str, **spec: Any) -> Raw:
 
 
 @contextlib.asynccontextmanager
-async def custom_kind(store: Store) -> AsyncIterator[Resource]:
+async def custom_kind(store: Store, schema: Raw | None = None) -> AsyncIterator[Resource]:
     """Widgets in a group of their own, for the length of a test."""
     group = f"{unique('g')}.example.com"
     definitions = await store.resource("apiextensions.k8s.io", "CustomResourceDefinition")
-    crd = await store.create(definitions, definition(group))
+    made = definition(group)
+    if schema is not None:
+        made["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = schema
+    crd = await store.create(definitions, made)
     await until(store, definitions, crd["metadata"]["name"], None, is_established)
     try:
         yield await served(store, group, "Widget")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import pytest
 
-from muster.objects.status import ApiError, Conflict, Invalid, NotFound
-from muster.store.contract import Store
+from muster.objects.resources import Resource
+from muster.objects.status import ApiError, Conflict, Invalid, NotFound, Raw
+from muster.store.contract import Store, WriteOptions
 from tests.store.conformance.support import (
     brief,
     custom_kind,
@@ -64,6 +67,72 @@ async def test_the_schema_holds(store: Store, namespace: str, spec: dict[str, ob
         with pytest.raises(Invalid):
             await store.patch(widgets, "b", {"spec": {"parts": None, "colour": None, **spec}}, namespace)
         assert (await store.get(widgets, "b", namespace))["spec"] == {"size": 1, "colour": "red"}
+
+
+ANY_OBJECT = {"type": "object", "x-kubernetes-embedded-resource": True, "x-kubernetes-preserve-unknown-fields": True}
+POD = {"apiVersion": "v1", "kind": "Pod"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "refused"),
+    [
+        pytest.param({"any": {}}, ["any.apiVersion", "any.kind"], id="neither apiVersion nor kind"),
+        pytest.param({"any": {**POD, "apiVersion": ""}}, ["any.apiVersion"], id="an empty apiVersion"),
+        pytest.param({"any": {**POD, "apiVersion": "a/b/c"}}, ["any.apiVersion"], id="an apiVersion of three parts"),
+        pytest.param({"any": {**POD, "kind": "Po d"}}, ["any.kind"], id="a kind with a space"),
+        pytest.param({"any": {**POD, "kind": "P" * 64}}, ["any.kind"], id="a long kind"),
+        pytest.param({"any": {**POD, "metadata": {"name": "a/b"}}}, ["any.metadata.name"], id="name"),
+        pytest.param({"any": {**POD, "metadata": {"generateName": "a/b"}}}, ["any.metadata.generateName"], id="prefix"),
+        pytest.param({"any": {**POD, "metadata": {"namespace": "A B"}}}, ["any.metadata.namespace"], id="namespace"),
+        pytest.param({"any": {**POD, "metadata": {"labels": {"a b": "c"}}}}, ["any.metadata.labels"], id="label"),
+        pytest.param({"any": {**POD, "metadata": {"annotations": {"a b": ""}}}}, ["any.metadata.annotations"], id="annotation"),
+        pytest.param({"any": {**POD, "metadata": {"finalizers": ["a b"]}}}, ["any.metadata.finalizers"], id="finalizer"),
+        pytest.param({"any": {**POD, "metadata": {"ownerReferences": [{}]}}}, ["any.metadata.ownerReferences"], id="owner"),
+        pytest.param({"any": {**POD, "metadata": {"generation": -1}}}, ["any.metadata.generation"], id="generation"),
+        pytest.param({"list": [POD, {"kind": "Pod"}]}, ["list[1].apiVersion"], id="in a list"),
+        pytest.param({"map": {"k": {"apiVersion": "v1"}}}, ["map"], id="in a map"),
+    ],
+)
+async def test_what_is_embedded_is_checked(
+    store: Store, namespace: str, embedding: Resource, spec: Raw, refused: list[str]
+) -> None:
+    sent = {"apiVersion": embedding.api_version, "kind": "Widget", "metadata": {"name": "a"}, "spec": spec}
+    with pytest.raises(Invalid) as error:
+        await store.create(embedding, sent, namespace, WriteOptions(dry_run=True))
+    fields = [cause.field for cause in error.value.causes]
+    assert all(any(field.startswith(f"spec.{one}") for field in fields) for one in refused), fields
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        pytest.param({}, {}, id="nothing"),
+        pytest.param({"metadata": None}, {"metadata": {}}, id="null"),
+        pytest.param({"metadata": {"name": "", "labels": {}, "generation": 0}}, {"metadata": {}}, id="empty members"),
+        pytest.param({"metadata": {"labels": {"a": None}}}, {"metadata": {"labels": {"a": ""}}}, id="null for a text"),
+        pytest.param({"metadata": {"name": "Any Name", "odd": 1}}, {"metadata": {"name": "Any Name"}}, id="unknown members"),
+        pytest.param({"odd": {"metadata": 1}}, {"odd": {"metadata": 1}}, id="what is not the object's own"),
+    ],
+)
+async def test_metadata_of_what_is_embedded_are_kept_as_those_of_objects(
+    store: Store, namespace: str, embedding: Resource, sent: Raw, kept: Raw
+) -> None:
+    raw = {"apiVersion": embedding.api_version, "kind": "Widget", "metadata": {"name": "a"}, "spec": {"any": {**POD, **sent}}}
+    created = await store.create(embedding, raw, namespace, WriteOptions(dry_run=True))
+    assert created["spec"] == {"any": {**POD, **kept}}
+
+
+@pytest.fixture
+async def embedding(store: Store) -> AsyncIterator[Resource]:
+    """Widgets that hold objects of any kind."""
+    properties = {
+        "any": ANY_OBJECT,
+        "list": {"type": "array", "items": ANY_OBJECT},
+        "map": {"type": "object", "additionalProperties": ANY_OBJECT},
+    }
+    schema = {"type": "object", "properties": {"spec": {"type": "object", "properties": properties}}}
+    async with custom_kind(store, schema) as widgets:
+        yield widgets
 
 
 async def test_custom_kinds_may_have_finalizers_without_a_domain(store: Store, namespace: str) -> None:
