@@ -33,6 +33,7 @@ class Structural:
     """One schema; each of its three uses is compiled when it is first needed."""
 
     def __init__(self, schema: Raw) -> None:
+        self.given = schema
         self.schema = _spelt_out(schema, is_object=True)
         self._rules = Rules(
             null_is_absent=schema.get(NULL_IS_ABSENT) is True,

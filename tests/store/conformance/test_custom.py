@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -10,6 +11,7 @@ from muster.objects.resources import Resource
 from muster.objects.status import ApiError, Conflict, Invalid, NotFound, Raw
 from muster.store.contract import Store, WriteOptions
 from tests.store.conformance.support import (
+    PATIENCE_S,
     brief,
     custom_kind,
     definition,
@@ -133,6 +135,60 @@ async def embedding(store: Store) -> AsyncIterator[Resource]:
     schema = {"type": "object", "properties": {"spec": {"type": "object", "properties": properties}}}
     async with custom_kind(store, schema) as widgets:
         yield widgets
+
+
+def schema_with(**properties: Raw) -> Raw:
+    status = {"type": "object", "properties": {"phase": {"type": "string"}}}
+    return {"type": "object", "properties": {"spec": {"type": "object", "properties": properties}, "status": status}}
+
+
+async def test_objects_are_shown_as_a_changed_definition_has_them(store: Store, namespace: str) -> None:
+    """Without a write: unknown fields are gone, new defaults are there, and what is stored stays as it was."""
+    text, filled = {"type": "string"}, {"type": "string", "default": "new"}
+    definitions = await store.resource("apiextensions.k8s.io", "CustomResourceDefinition")
+    async with custom_kind(store, schema_with(kept=text, gone=text)) as widgets:
+
+        async def redefined(properties: Raw, spec: Raw) -> Raw:
+            """The object, once a real server goes by the new definition."""
+            version = {**(await store.get(definitions, widgets.qualified))["spec"]["versions"][0]}
+            version["schema"] = {"openAPIV3Schema": schema_with(**properties)}
+            await store.patch(definitions, widgets.qualified, {"spec": {"versions": [version]}})
+            async with asyncio.timeout(PATIENCE_S):
+                while (found := await store.get(widgets, "a", namespace))["spec"] != spec:
+                    await asyncio.sleep(0.2)
+            return found
+
+        sent = {**widget(widgets.group, "a"), "spec": {"kept": "1", "gone": "2"}}
+        created = await store.create(widgets, sent, namespace)
+        shown = {"kept": "1", "added": "new"}
+        found = await redefined({"kept": text, "added": filled}, shown)
+        assert found["metadata"] == created["metadata"]
+        assert [item["spec"] for item in (await store.list(widgets, namespace)).items] == [shown]
+        async with watching(store, widgets, namespace) as watch:
+            (event,) = await watch.take(1)
+        assert event.object["spec"] == shown
+        assert await redefined({"kept": text, "gone": text}, created["spec"]) == created, "nothing was written"
+        found = await redefined({"kept": text, "added": filled}, shown)
+        written = await store.patch(widgets, "a", {"status": {"phase": "x"}}, namespace, subresource="status")
+        assert (written["spec"], written["metadata"]["generation"]) == (shown, 1)
+        assert (await redefined({"kept": text, "gone": text}, {"kept": "1"}))["spec"] == {"kept": "1"}, "it was written"
+
+
+async def test_a_write_that_changes_nothing_puts_down_what_a_changed_definition_shows(store: Store, namespace: str) -> None:
+    definitions = await store.resource("apiextensions.k8s.io", "CustomResourceDefinition")
+    async with custom_kind(store, schema_with(gone={"type": "string"})) as widgets:
+        created = await store.create(widgets, {**widget(widgets.group, "a"), "spec": {"gone": "1"}}, namespace)
+        version = {**(await store.get(definitions, widgets.qualified))["spec"]["versions"][0]}
+        version["schema"] = {"openAPIV3Schema": schema_with()}
+        await store.patch(definitions, widgets.qualified, {"spec": {"versions": [version]}})
+        async with asyncio.timeout(PATIENCE_S):
+            while (found := await store.get(widgets, "a", namespace))["spec"]:
+                await asyncio.sleep(0.2)
+        updated = await store.update(widgets, found, namespace)
+        assert updated["metadata"]["resourceVersion"] != created["metadata"]["resourceVersion"]
+        assert updated["metadata"]["generation"] == 1
+        again = await store.update(widgets, updated, namespace)
+        assert again["metadata"]["resourceVersion"] == updated["metadata"]["resourceVersion"]
 
 
 async def test_custom_kinds_may_have_finalizers_without_a_domain(store: Store, namespace: str) -> None:

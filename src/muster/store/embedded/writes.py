@@ -69,6 +69,7 @@ class Writes:
         self._registry = registry
         self._shaper = shaper
         self._entropy = entropy
+        self._definitions = core.collection("customresourcedefinitions.apiextensions.k8s.io")
         self.hooks: dict[str, Hook] = {}
         """By kind (`Resource.qualified`)."""
 
@@ -97,6 +98,9 @@ class Writes:
                 if transaction.rests_on_pending and not await core.settle():
                     continue
                 return [self._unstored(result) for result in results]
+            if self._definitions.pending and any(("", one.collection.id) in self._definitions.pending for one in changes):
+                await core.settle()  # what it has to look like is being changed: it is shaped by that then
+                continue
             records, committed = core.submit(changes)
             if committed.done():
                 # Committed on the loop itself. A write is a place where others get to run, whichever way it is done.
@@ -356,7 +360,7 @@ class Writes:
         """The change from `current` to `raw`: nothing, a new version, or, when it gave up its last hold, the object's end."""
         resource = served.stored
         rules.advance_generation(resource, current, raw, is_status=is_status)
-        if rules.is_unchanged(current, raw):
+        if rules.is_unchanged(current, raw) and record.value == _stored_value(served, record):
             return Result(record=record)
         raw["apiVersion"] = served.stored.api_version
         type_ = EventType.DELETED if may_go(resource, raw) else EventType.MODIFIED
@@ -445,6 +449,13 @@ class Writes:
                 f"the name of the object ({raw['metadata'].get('name')!s:.100}) does not match the name on the URL ({key[1]})"
             )
         rules.check_namespace(resource, raw, key[0] or None)
+
+
+def _stored_value(served: Served, record: Record) -> bytes:
+    """What is stored of an object that may be shown in another shape: as in Kubernetes, a write that changes nothing of what is
+    shown puts that shape down."""
+    stored = served.collection.latest(record.key)
+    return record.value if stored is None or stored.rv != record.rv else stored.value
 
 
 def _stored(result: Result, by_change: Mapping[int, Record]) -> Record:
