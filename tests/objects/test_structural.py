@@ -173,6 +173,17 @@ def test_constraints(schema: Raw, good: list[Any], bad: list[Any], reason: str) 
             id="embedded resource",
         ),
         pytest.param(
+            {"type": "array", "items": {"type": "object", "x-kubernetes-embedded-resource": True, PRESERVE: True}},
+            [{"kind": "", "metadata": {"labels": {"a b": "c"}, "name": "a/b"}}, {"apiVersion": "v1", "kind": "K"}],
+            [
+                ("spec.f[0].apiVersion", "FieldValueRequired"),
+                ("spec.f[0].kind", "FieldValueInvalid"),
+                ("spec.f[0].metadata.name", "FieldValueInvalid"),
+                ("spec.f[0].metadata.labels", "FieldValueInvalid"),
+            ],
+            id="embedded resources of which the types are right",
+        ),
+        pytest.param(
             {
                 "type": "object",
                 "properties": {"a": {"type": "string"}, "b": {"type": "string"}},

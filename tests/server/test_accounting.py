@@ -35,6 +35,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         subjects = [{"kind": "User", "name": name} for name in ("ann", "agent")]
         binding = {"metadata": {"name": "people"}, "roleRef": EDIT, "subjects": subjects}
         made.create("/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings", binding)
+        rule = {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]}
+        rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
+        made.create(f"{rbac}/roles", {"metadata": {"name": "reporter"}, "rules": [rule]})
+        role = {"kind": "Role", "apiGroup": "rbac.authorization.k8s.io", "name": "reporter"}
+        binding = {"metadata": {"name": "reporter"}, "roleRef": role, "subjects": [{"kind": "User", "name": "agent"}]}
+        made.create(f"{rbac}/rolebindings", binding)
         yield made
 
 
@@ -60,9 +66,9 @@ def test_what_the_ledger_goes_by_is_not_for_users_to_write(server: RunningServer
     pod = {"metadata": {"name": "hers", "labels": {Muster.USER: "ann"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
     server.create(PODS, pod)
 
-    def patched(login: str, meta: Raw) -> int:
+    def patched(login: str, meta: Raw, subresource: str = "") -> int:
         headers = {"Impersonate-User": login, "content-type": "application/merge-patch+json"}
-        return server.request("PATCH", f"{PODS}/hers", {"metadata": meta}, headers=headers).code
+        return server.request("PATCH", f"{PODS}/hers{subresource}", {"metadata": meta}, headers=headers).code
 
     traffic = {"annotations": {Muster.TRAFFIC: '{"sentBytes": 1}'}}
     assert patched("ann", traffic) == 403
@@ -71,4 +77,6 @@ def test_what_the_ledger_goes_by_is_not_for_users_to_write(server: RunningServer
     for meta in guarded:
         assert patched("ann", meta) == 403
         assert patched("agent", meta) == 403
+        assert patched("agent", meta, "/status") == 403
+    assert patched("agent", {"annotations": {"other": "with the status"}}, "/status") == 200
     assert patched("ann", {"annotations": {"other": "x"}}) == 200

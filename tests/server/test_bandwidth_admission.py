@@ -146,6 +146,12 @@ def test_pods_and_those_that_a_controller_makes(server: RunningServer) -> None:
     path = "/api/v1/namespaces/default/pods"
     assert server.request("POST", path, pod("2Gbps")).code == 403
     assert server.request("POST", path, pod("1Gbps")).code == 201
+    merge = {"content-type": "application/merge-patch+json"}
+    for subresource in ("", "/status"):
+        more = server.request("PATCH", f"{path}/p{subresource}", {"metadata": pod("2Gbps")["metadata"]}, headers=merge)
+        assert (more.code, "Impossible" in more.message) == (403, True)
+        wrong = server.request("PATCH", f"{path}/p{subresource}", {"metadata": pod("2 bananas")["metadata"]}, headers=merge)
+        assert (wrong.code, Muster.BANDWIDTH in wrong.message) == (422, True)
     owner = {"apiVersion": "muster.dev/v1alpha1", "kind": "Job", "name": "j", "uid": "u", "controller": True}
     assert server.request("POST", path, pod("2Gbps", name="owned", ownerReferences=[owner])).code == 201
     owned = kuscia_job("j", alice="2Gbps")

@@ -325,6 +325,75 @@ def test_whose_a_pod_is_stays_so(editors: RunningServer) -> None:
     assert as_user(editors, "gil", "POST", PODS, bare("hers-too", {"muster.dev/user": "ann"})).code == 201
 
 
+@pytest.fixture
+def reporters(editors: RunningServer) -> Iterator[RunningServer]:
+    """Everybody may bind pods too, and write their status."""
+    rule = {"apiGroups": [""], "resources": ["pods/status", "pods/binding"], "verbs": ["*"]}
+    editors.create(f"{RBAC}/namespaces/default/roles", {"metadata": {"name": "reporters"}, "rules": [rule]})
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reporters"}
+    subjects = [{"kind": "Group", "name": "people", "apiGroup": "rbac.authorization.k8s.io"}]
+    where = f"{RBAC}/namespaces/default/rolebindings"
+    editors.create(where, {"metadata": {"name": "reporters"}, "roleRef": role, "subjects": subjects})
+    yield editors
+    for path in (f"{where}/reporters", f"{RBAC}/namespaces/default/roles/reporters"):
+        assert editors.request("DELETE", path).code == 200
+
+
+OVER: Raw = {"phase": "Succeeded"}
+
+
+@pytest.mark.parametrize(
+    ("login", "meta", "said"),
+    [
+        pytest.param("eve", {"labels": {"muster.dev/user": "ann"}}, "UserNotYours: label muster.dev/user: 'eve'", id="to ann"),
+        pytest.param("eve", {"labels": {"muster.dev/user": None}}, "it is of User eve and stays so", id="to nobody"),
+        pytest.param("eve", {"labels": {"muster.dev/group": "team"}}, "User eve is not in UserGroup team", id="group"),
+        pytest.param("eve", {"labels": {"muster.dev/queue": "no"}}, "QueueNotFound: label muster.dev/queue", id="queue"),
+        pytest.param(ANN, {"labels": {"a": "b"}}, "UserNotYours: it is of User eve", id="anything, by somebody else"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("before", "status"), [({}, {}), ({}, OVER), (OVER, {"phase": "Running"})], ids=["same", "ends", "begins"]
+)
+def test_a_status_is_no_way_to_say_whose_a_pod_is(
+    reporters: RunningServer, login: str, meta: Raw, said: str, before: Raw, status: Raw
+) -> None:
+    assert as_user(reporters, "eve", "POST", PODS, bare("p", {})).code == 201
+    assert reporters.request("PATCH", f"{PODS}/p/status", {"status": before}, headers=MERGE).code == 200
+    kept = reporters.request("GET", f"{PODS}/p").json
+    reply = as_user(reporters, login, "PATCH", f"{PODS}/p/status", {"metadata": meta, "status": status}, **MERGE)
+    assert (reply.code, said in reply.message) == (403, True), reply.body
+    assert reporters.request("GET", f"{PODS}/p").json == kept
+    assert as_user(reporters, login, "PATCH", f"{PODS}/p/status", {"status": status}, **MERGE).code == 200, "the status alone"
+
+
+def test_owners_do_not_come_with_a_status(reporters: RunningServer) -> None:
+    assert as_user(reporters, "eve", "POST", PODS, bare("p", {})).code == 201
+    sent = {"metadata": made_by("muster.dev/v1alpha1", "Job"), "status": {"phase": "Running"}}
+    reply = as_user(reporters, "eve", "PATCH", f"{PODS}/p/status", sent, **MERGE)
+    assert reply.code == 200
+    assert "ownerReferences" not in reply.json["metadata"]
+
+
+def test_a_binding_is_no_way_to_say_whose_a_pod_is(reporters: RunningServer) -> None:
+    reporters.create(PODS, bare("p", {}))
+    meta = {"name": "p", "annotations": {"muster.dev/user": "ann"}}
+    binding = {"metadata": meta, "target": {"kind": "Node", "name": "n1"}}
+    reply = as_user(reporters, "eve", "POST", f"{PODS}/p/binding", binding)
+    assert (reply.code, "UserNotYours: label muster.dev/user: 'eve'" in reply.message) == (403, True), reply.body
+    binding["metadata"] = {"name": "p", "annotations": {"example.com/a": "b"}}
+    assert as_user(reporters, "eve", "POST", f"{PODS}/p/binding", binding).code == 201
+
+
+def test_limits_hold_for_work_that_a_status_puts_under_them(reporters: RunningServer) -> None:
+    large = bare("p", {})
+    large["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "5"
+    reporters.create(PODS, large)
+    sent = {"metadata": {"labels": {"muster.dev/user": "ann"}}}
+    reply = reporters.request("PATCH", f"{PODS}/p/status", sent, headers=MERGE)
+    assert "JobExceedsLimit: spec.limits.perJob[cpu] of User ann" in reply.message
+
+
 def test_a_role_in_the_namespace_is_no_leave_to_stop_others(editors: RunningServer) -> None:
     assert submit(editors, ANN, job("hers", queue="open")).code == 201
     for method, body in (("DELETE", None), ("PATCH", {"spec": {"state": "Stopped"}})):

@@ -131,9 +131,17 @@ def test_what_pods_say_of_their_work_is_not_for_users_to_write(own: RunningServe
     assert "muster.dev/queue" in refused.message, "the way out"
     own.create(PODS, said)
     headers = {"content-type": "application/merge-patch+json"}
-    for patch in (noted(work='{"user":"ann"}'), noted(work=None)):
-        assert own.request("PATCH", f"{PODS}/forged", patch, headers=headers, token=token).code == 403
-    assert own.request("PATCH", f"{PODS}/forged", noted(other="x"), headers=headers, token=token).code == 200
+    rule = {"apiGroups": [""], "resources": ["pods/status", "pods/binding"], "verbs": ["*"]}
+    own.create(f"{RBAC}/roles", {"metadata": {"name": "reporter"}, "rules": [rule]})
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reporter"}
+    who = [{"kind": "User", "name": "eve"}]
+    own.create(f"{RBAC}/rolebindings", {"metadata": {"name": "reporter"}, "roleRef": role, "subjects": who})
+    for path in (f"{PODS}/forged", f"{PODS}/forged/status"):
+        for patch in (noted(work='{"user":"ann"}'), noted(work=None)):
+            assert own.request("PATCH", path, patch, headers=headers, token=token).code == 403
+        assert own.request("PATCH", path, noted(other=path[-6:]), headers=headers, token=token).code == 200
+    binding = {"metadata": noted(work='{"user":"ann"}')["metadata"], "target": {"kind": "Node", "name": "n1"}}
+    assert own.request("POST", f"{PODS}/forged/binding", binding, token=token).code == 403
 
 
 def test_a_task_is_held_and_pinned_by_who_may_hold_its_job(own: RunningServer) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from muster.objects.status import Raw
-from tests.server.running import RunningServer
+from tests.server.running import Reply, RunningServer
 
 _MERGE = {"content-type": "application/merge-patch+json"}
 
@@ -116,9 +116,51 @@ def test_delete_collection(server: RunningServer, maps: str) -> None:
         server.create(maps, {"metadata": {"name": name, "labels": {"keep": str(name == "c").lower()}}})
     assert server.request("DELETE", f"{maps}?labelSelector=keep%3Dfalse&dryRun=All").code == 200
     assert len(server.request("GET", f"{maps}?labelSelector=keep").json["items"]) == 3
-    assert server.request("DELETE", f"{maps}?labelSelector=keep%3Dfalse").json["status"] == "Success"
+    deleted = server.request("DELETE", f"{maps}?labelSelector=keep%3Dfalse").json
+    assert (deleted["kind"], [item["metadata"]["name"] for item in deleted["items"]]) == ("ConfigMapList", ["a", "b"])
     left = server.request("GET", f"{maps}?labelSelector=keep").json["items"]
     assert [item["metadata"]["name"] for item in left] == ["c"]
+
+
+def test_a_long_collection_is_deleted_and_told_in_turns(server: RunningServer, maps: str) -> None:
+    """More than goes out whole, or is deleted at once; a client that reads nothing of it changes nothing."""
+    names = [f"m{n:03}" for n in range(200)]
+    for name in names:
+        server.create(maps, {**_config_map(name), "data": {"x": "y" * 1000}})
+    listed = server.request("GET", f"{maps}?fieldSelector=metadata.name!=kube-root-ca.crt").json
+    deleted = server.request("DELETE", f"{maps}?fieldSelector=metadata.name!=kube-root-ca.crt").json
+    assert [item["metadata"]["name"] for item in deleted["items"]] == names
+    assert deleted == listed, "as they were before"
+    assert server.request("GET", f"{maps}?fieldSelector=metadata.name!=kube-root-ca.crt").json["items"] == []
+
+
+def test_a_scale_is_applied(server: RunningServer, namespace: str) -> None:
+    deployments = f"/apis/apps/v1/namespaces/{namespace}/deployments"
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    spec = {"selector": {"matchLabels": {"a": "b"}}, "template": template}
+    last = {"kubectl.kubernetes.io/last-applied-configuration": '{"apiVersion":"apps/v1","spec":{"replicas":1}}'}
+    server.create(deployments, {"metadata": {"name": "d", "annotations": last}, "spec": {**spec, "replicas": 1}})
+
+    def applied(replicas: int | None, query: str = "") -> Reply:
+        scale = {"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"labels": {"x": "y"}}, "spec": {}}
+        body = {**scale, "spec": {"replicas": replicas}}
+        headers = {"content-type": "application/apply-patch+yaml"}
+        return server.request("PATCH", f"{deployments}/d/scale?fieldManager=kubectl{query}", body, headers=headers)
+
+    assert ".spec.replicas" in applied(2).message, "what kubectl keeps in an annotation is the object's, not the Scale's"
+    assert applied(2, "&force=true&dryRun=All").json["spec"] == {"replicas": 2}
+    assert server.request("GET", f"{deployments}/d").json["spec"]["replicas"] == 1
+    assert applied(2, "&force=true").code == 200
+    assert applied(3).json["spec"] == {"replicas": 3}
+    found = server.request("GET", f"{deployments}/d").json
+    assert (found["spec"]["replicas"], found["metadata"].get("labels")) == (3, None)
+    assert found["metadata"]["annotations"] == last
+    (entry,) = [entry for entry in found["metadata"]["managedFields"] if entry.get("subresource") == "scale"]
+    assert (entry["manager"], entry["operation"], entry["apiVersion"]) == ("kubectl", "Apply", "apps/v1")
+    assert entry["fieldsV1"] == {"f:spec": {"f:replicas": {}}}
+    for wrong in (None, -1, "3"):
+        assert (applied(wrong).code, "spec.replicas" in applied(wrong).message) == (422, True)  # type: ignore[arg-type]
+    assert server.request("GET", f"{deployments}/d").json == found
 
 
 def test_status_is_apart(server: RunningServer, namespace: str) -> None:

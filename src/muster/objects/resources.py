@@ -49,6 +49,10 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     """With the `scale` subresource: paths of the replicas in spec and in status, and of the label selector as text or ""."""
     generation_tracked: bool = True
     """False for kinds without spec (ConfigMap, Event, ...): Kubernetes leaves their generation unset."""
+    generation_counts_annotations: bool = False
+    """Whether the generation moves with annotations too, as that of Deployments does."""
+    status_keeps: frozenset[str] = frozenset()
+    """Metadata that a write to the status leaves as it is. Of custom kinds that is all of it, whatever this says."""
 
     @property
     def api_version(self) -> str:

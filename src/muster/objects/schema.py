@@ -39,6 +39,7 @@ EMPTY_IS_ABSENT = "x-muster-empty-is-absent"
 """On a text with a default: in a native kind "" stands for the default, since in Go it is no pointer (`| None` here)."""
 
 PRESERVE = "x-kubernetes-preserve-unknown-fields"
+EMBEDDED = "x-kubernetes-embedded-resource"
 _PLAIN: Mapping[Any, Raw] = {
     Any: {PRESERVE: True},
     object: {PRESERVE: True},

@@ -7,8 +7,8 @@ A Pod of 4.5 KB takes about three times as long to validate as to decode from JS
 Pure. Inputs are never changed; results share unchanged parts with them, so treat both as read-only.
 
 Semantics are Kubernetes': at the root, and where `x-kubernetes-embedded-resource` stands, apiVersion, kind and metadata are
-known whatever the schema says of them. Whether a schema is fit to be used at all is for `validate_definition` to say; here a
-keyword that makes no sense is taken as absent.
+known whatever the schema says of them; of what is embedded they are checked too (`rules.metadata`). Whether a schema is fit to
+be used at all is for `validate_definition` to say; here a keyword that makes no sense is taken as absent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import functools
 from typing import Any
 
 from muster.objects.meta import ObjectMeta
-from muster.objects.schema import NATIVE, NULL_IS_ABSENT, PRESERVE, schema_of
+from muster.objects.schema import EMBEDDED, NATIVE, NULL_IS_ABSENT, PRESERVE, schema_of
 from muster.objects.status import Cause, Raw
 from muster.objects.structural_check import Check, Rules, check_of
 from muster.objects.structural_definition import CAUSES_MAX, definition_causes, definition_warnings
@@ -33,6 +33,7 @@ class Structural:
     """One schema; each of its three uses is compiled when it is first needed."""
 
     def __init__(self, schema: Raw) -> None:
+        self.given = schema
         self.schema = _spelt_out(schema, is_object=True)
         self._rules = Rules(
             null_is_absent=schema.get(NULL_IS_ABSENT) is True,
@@ -117,7 +118,7 @@ def _spelt_out(schema: Raw, *, is_object: bool) -> Raw:
         inner = schema.get(word)
         if isinstance(inner, dict) and (new := _spelt_out(inner, is_object=False)) is not inner:
             result = {**result, word: new}
-    if is_object or schema.get("x-kubernetes-embedded-resource") is True:
+    if is_object or schema.get(EMBEDDED) is True:
         known = dict(result.get("properties") or {})
         metadata = known.get("metadata")
         if not (isinstance(metadata, dict) and "ownerReferences" in metadata.get("properties", {})):

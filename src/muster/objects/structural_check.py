@@ -6,6 +6,7 @@ and grown by each container on the way out. Pure.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -15,7 +16,9 @@ import msgspec
 
 from muster.objects.formats import INTEGER_RANGES, STRING_FORMATS
 from muster.objects.regex import TEXT_LEN_MAX, compile_pattern
-from muster.objects.schema import NULL_IS_ABSENT
+from muster.objects.rules.metadata import check_embedded
+from muster.objects.rules.report import Enough, Report
+from muster.objects.schema import EMBEDDED, NULL_IS_ABSENT
 from muster.objects.status import Raw, shown
 
 Problem = tuple[str, str, str]
@@ -65,6 +68,7 @@ def check_of(schema: Raw, rules: Rules) -> Check:
     if not checks:
         return _anything
     check = checks[0] if len(checks) == 1 else _all_of(checks)
+    check = _embedded(check) if schema.get(EMBEDDED) is True else check
     if schema.get("nullable") is True:
         return lambda value: None if value is None else check(value)
     return check
@@ -177,6 +181,21 @@ def _object(schema: Raw, rules: Rules) -> Check:
         if bounds is not None and (found := bounds(value)):
             problems = _grown(problems, "", found)
         return problems
+
+    return check
+
+
+def _embedded(plain: Check) -> Check:
+    """`plain`, and where all types are right what holds for objects inside others."""
+
+    def check(value: Any) -> list[Problem] | None:
+        problems = plain(value)
+        if type(value) is not dict or any(reason == TYPE_INVALID for _, reason, _ in problems or ()):
+            return problems
+        report = Report(told_max=_PROBLEMS_MAX)
+        with contextlib.suppress(Enough):
+            check_embedded(report, value)
+        return _grown(problems, "", [(f".{cause.field}", cause.reason, cause.message) for cause in report.causes])
 
     return check
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from muster.objects.regex import compile_pattern
-from muster.objects.schema import PRESERVE
+from muster.objects.schema import EMBEDDED, PRESERVE
 from muster.objects.status import Cause, Raw, shown
 from muster.objects.structural_check import Rules, check_of
 from muster.objects.structural_shape import trim_of
@@ -21,7 +21,6 @@ CAUSES_MAX = 64
 """More causes than this are not reported: nobody reads them, and an answer must stay small."""
 
 INT_OR_STRING = "x-kubernetes-int-or-string"
-EMBEDDED = "x-kubernetes-embedded-resource"
 LIST_TYPE = "x-kubernetes-list-type"
 LIST_KEYS = "x-kubernetes-list-map-keys"
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from muster.objects.quantity import as_kept
-from muster.objects.schema import EMPTY_IS_ABSENT, PRESERVE
+from muster.objects.rules.metadata import embedded_metadata
+from muster.objects.schema import EMBEDDED, EMPTY_IS_ABSENT, PRESERVE
 from muster.objects.status import Raw, RequestEntityTooLarge
 from muster.objects.structural_check import Rules, key_path
 from muster.objects.view import copy_json
@@ -56,7 +57,11 @@ def fill_of(schema: Raw, rules: Rules, path: str = "") -> Fill | None:
     In Kubernetes' own kinds it also writes quantities the way that Kubernetes does.
     It raises RequestEntityTooLarge when the defaults are more than the budget that it is handed.
     """
-    rules = rules.at(schema)
+    fill = _plain_fill_of(schema, rules.at(schema), path)
+    return _fill_embedded(fill) if schema.get(EMBEDDED) is True else fill
+
+
+def _plain_fill_of(schema: Raw, rules: Rules, path: str) -> Fill | None:
     if rules.is_native and schema.get("format") == "quantity":
         return _fill_quantity
     if schema.get("type") == "array" or "items" in schema:
@@ -119,6 +124,17 @@ def _fill_object(
                 fresh = copy_json(default)
                 result[name] = children[name](fresh, budget, None) if name in children else fresh
         return result
+
+    return fill
+
+
+def _fill_embedded(inner: Fill | None) -> Fill:
+    def fill(value: Any, budget: Budget, settled: Any) -> Any:
+        if type(value) is dict and value is not settled and "metadata" in value:
+            kept = embedded_metadata(value["metadata"])
+            if kept is not value["metadata"]:
+                value = {**value, "metadata": kept}
+        return value if inner is None else inner(value, budget, settled)
 
     return fill
 

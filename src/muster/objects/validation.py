@@ -16,13 +16,10 @@ from typing import Final
 from muster.objects.crd_rules import validate_crd
 from muster.objects.kinds.rbac import GROUP as RBAC_GROUP
 from muster.objects.names import (
-    annotation_problems,
-    label_problems,
     validate_dns1035_label,
     validate_generate_name,
     validate_label_name,
     validate_path_segment,
-    validate_qualified_name,
     validate_subdomain,
 )
 from muster.objects.resources import Resource
@@ -42,11 +39,11 @@ from muster.objects.rules import (
     webhooks,
     workloads,
 )
-from muster.objects.rules.report import Enough, Report, obj, objs, text, texts
+from muster.objects.rules.metadata import check_labels_and_holds
+from muster.objects.rules.report import Enough, Report, obj, text, texts
 from muster.objects.status import Cause, Raw
 
 CAUSES_MAX: Final = 64
-_FINALIZERS_WITHOUT_DOMAIN: Final = frozenset({"orphan", "foregroundDeletion", "kubernetes"})
 _CRON_JOB_NAME_LEN_MAX: Final = 52
 
 Rule = Callable[[Report, Raw, Raw | None], None]
@@ -78,13 +75,19 @@ def _check(report: Report, resource: Resource, raw: Raw, old: Raw | None, subres
             report.causes += validate_crd(raw, old)
         elif key in _RULES:
             _RULES[key](report, raw, old)
-    if subresource == "" and resource.group == "" and resource.kind in ("Node", "Pod"):
+    if resource.group == "" and resource.kind in ("Node", "Pod") and _may_say_other_bandwidth(raw, old, subresource):
         # Annotations are metadata, so these hold for every update; only what it makes wrong is reported.
         bandwidth.check_annotations(report, resource.kind, raw, old)
 
 
 def _is_same_but_metadata(raw: Raw, old: Raw) -> bool:
     return all(raw.get(key) == old.get(key) for key in raw.keys() | old.keys() if key not in ("metadata", "status"))
+
+
+def _may_say_other_bandwidth(raw: Raw, old: Raw | None, subresource: str) -> bool:
+    if subresource != "status":
+        return not subresource
+    return old is None or obj(raw, "metadata").get("annotations") != obj(old, "metadata").get("annotations")
 
 
 def check_metadata(report: Report, resource: Resource, metadata: Raw, old: Raw | None) -> None:
@@ -103,15 +106,9 @@ def check_metadata(report: Report, resource: Resource, metadata: Raw, old: Raw |
         report.forbidden("metadata.namespace", "not allowed on this type")
     elif namespace:
         report.names("metadata.namespace", namespace, validate_label_name(namespace))
-    for key, problem in label_problems(obj(metadata, "labels")):
-        report.invalid("metadata.labels", key, problem)
-    for key, problem in annotation_problems(obj(metadata, "annotations")):
-        if key:
-            report.invalid("metadata.annotations", key, problem)
-        else:
-            report.too_long("metadata.annotations", problem)
-    _check_finalizers(report, resource, metadata, old)
-    _check_owners(report, metadata)
+    is_native = not resource.is_custom and resource.group != "apiextensions.k8s.io"
+    check_labels_and_holds(report, metadata, "metadata", is_native=is_native)
+    _check_new_finalizers(report, metadata, old)
     if old is not None:
         for word in ("name", "namespace", "uid"):
             if text(metadata, word) and text(old, word) and text(metadata, word) != text(old, word):
@@ -123,40 +120,15 @@ def name_rule(resource: Resource) -> Callable[[str], list[str]]:
     return _NAME_RULES.get((resource.group, resource.kind), validate_subdomain)
 
 
-def _check_finalizers(report: Report, resource: Resource, metadata: Raw, old: Raw | None) -> None:
-    finalizers = texts(metadata, "finalizers")
-    for index, finalizer in enumerate(finalizers):
-        problems = validate_qualified_name(finalizer)
-        report.names(f"metadata.finalizers[{index}]", finalizer, problems)
-        # Only the native kinds insist on a domain: operators in the wild name theirs as they like.
-        is_strict = not resource.is_custom and resource.group != "apiextensions.k8s.io"
-        if is_strict and not problems and "/" not in finalizer and finalizer not in _FINALIZERS_WITHOUT_DOMAIN:
-            report.invalid(
-                f"metadata.finalizers[{index}]",
-                finalizer,
-                "name is neither a standard finalizer name nor is it fully qualified",
-            )
-    if {"orphan", "foregroundDeletion"} <= set(finalizers):
-        report.invalid("metadata.finalizers", finalizers, "finalizer orphan and foregroundDeletion cannot be both set")
+def _check_new_finalizers(report: Report, metadata: Raw, old: Raw | None) -> None:
     if old is not None and old.get("deletionTimestamp"):
-        added = sorted(set(finalizers) - set(texts(old, "finalizers")))
+        added = sorted({*texts(metadata, "finalizers")} - {*texts(old, "finalizers")})
         if added:
             listed = ", ".join(f'"{name}"' for name in added)
             report.forbidden(
                 "metadata.finalizers",
                 f"no new finalizers can be added if the object is being deleted, found new finalizers []string{{{listed}}}",
             )
-
-
-def _check_owners(report: Report, metadata: Raw) -> None:
-    controllers = 0
-    for where, owner in objs(metadata, "ownerReferences", "metadata"):
-        for word in ("apiVersion", "kind", "name", "uid"):
-            if not text(owner, word):
-                report.invalid(f"{where}.{word}", text(owner, word), "must not be empty")
-        controllers += owner.get("controller") is True
-    if controllers > 1:
-        report.invalid("metadata.ownerReferences", controllers, "only one reference can have Controller set to true")
 
 
 _NAME_RULES: Final[Mapping[tuple[str, str], Callable[[str], list[str]]]] = {

@@ -9,9 +9,9 @@ Concurrency: on the event loop; hooks read memory only. One may run more than on
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
-from muster.objects.meta import name_of
+from muster.objects.meta import metadata_of, name_of
 from muster.objects.status import Forbidden, Raw
 from muster.server.authorization import MASTERS, Authorizer, forbidden
 from muster.server.escalation import EscalationCheck, TokenCheck
@@ -43,6 +43,20 @@ def is_new_pod(request: AdmissionRequest) -> bool:
         and (resource.group, resource.kind) == ("", "Pod")
         and request.object is not None
     )
+
+
+_SET_BY_STORE: Final = frozenset({"resourceVersion", "managedFields", "generation"})
+
+
+def writes_metadata(request: AdmissionRequest) -> bool:
+    """Whether labels, annotations, owners or finalizers may be other than they were: of writes to the object itself always, of
+    those to its status (or of a binding) when they are. A hook that judges metadata has to look at these too."""
+    if not request.subresource:
+        return True
+    if request.old is None or request.object is None:
+        return False
+    old, new = metadata_of(request.old), metadata_of(request.object)
+    return any(old.get(key) != new.get(key) for key in {*old, *new} - _SET_BY_STORE)
 
 
 def refused(request: AdmissionRequest, why: str) -> Forbidden:

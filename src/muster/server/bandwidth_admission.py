@@ -24,7 +24,7 @@ from muster.objects.labels import KusciaLabel
 from muster.objects.meta import controller_of, name_of
 from muster.objects.reason_codes import Reason
 from muster.objects.status import Raw
-from muster.server.admission import Hook, refused
+from muster.server.admission import Hook, refused, writes_metadata
 from muster.store.embedded.admission import AdmissionRequest
 
 FOLLOWED: Final = (("", "Node"), ("kuscia.secretflow", "Domain"), ("kuscia.secretflow", "AppImage"))
@@ -162,7 +162,7 @@ class BandwidthFits(Hook):
 
     async def validate(self, request: AdmissionRequest) -> None:
         raw = request.object
-        if raw is None or request.operation not in ("CREATE", "UPDATE") or request.subresource:
+        if raw is None or request.operation not in ("CREATE", "UPDATE") or not writes_metadata(request):
             return
         asked = self._new_demands(request, raw)
         if not asked:

@@ -36,6 +36,7 @@ from muster.server.watching import expired_stream, watch_stream, watch_timeout_s
 from muster.store.contract import PatchType, WriteOptions
 from muster.store.embedded import EmbeddedStore
 from muster.store.embedded.deletion import FINALIZER_FOREGROUND, FINALIZER_ORPHAN
+from muster.store.embedded.reads import RecordPage
 from muster.store.embedded.records import Record
 from muster.store.embedded.shaping import LARGE_BYTES
 
@@ -176,7 +177,9 @@ class ResourceHandlers:
             resource_version=options.resource_version,
             version_match=options.version_match,
         )
-        page = await done_in_turns(steps, request.turn)
+        return await self._list_answer(request, resource, await done_in_turns(steps, request.turn), form)
+
+    async def _list_answer(self, request: Request, resource: Resource, page: RecordPage, form: Form) -> Response:
         include = _include(request) if form.transform == "Table" else ""
         return await list_answer(resource, page, form, include=include, now=self._clock(), turn=request.turn)
 
@@ -313,20 +316,21 @@ class ResourceHandlers:
         form = negotiate(request.header("accept"))
         options = delete_options(request, await self._optional_body(request))
         which = list_options(request.query, self._limits)
-        await self._store.delete_collection(
+        page = await self._store.delete_records(
             resource,
             info.namespace or None,
             label_selector=which.label_selector,
             field_selector=which.field_selector,
+            limit=which.limit,
+            continue_token=which.continue_token,
             propagation=options.propagation or "Background",
             grace_period_s=options.grace_period_s,
             options=options.write,
             actor=request.actor,
             warnings=request.warnings,
+            turn=request.turn,
         )
-        return success(
-            {"group": resource.group, "kind": resource.plural} if resource.group else {"kind": resource.plural}, form
-        )
+        return await self._list_answer(request, resource, page, form)
 
     # --- bodies and answers, also for subresources
 

@@ -45,7 +45,7 @@ from muster.quota.dividing import beyond_division, problems_of
 from muster.quota.limits import NodeKey, NodeKind
 from muster.quota.reading import node_of
 from muster.server.access_review import Allows
-from muster.server.admission import Hook, is_new_pod, refused
+from muster.server.admission import Hook, is_new_pod, refused, writes_metadata
 from muster.server.people import People
 from muster.server.rbac import Attributes
 from muster.server.whose_work import KINDS as WHOSE_KINDS
@@ -81,7 +81,9 @@ class SubmissionLimits(Hook):
 
     async def validate(self, request: AdmissionRequest) -> None:
         if request.subresource:
-            return
+            if request.actor is None or not is_work(request) or not writes_metadata(request):
+                return
+            request = _as_if_going_on(request)
         if (request.resource.group, request.resource.kind) in ACCOUNTS:
             await self._judge_account(request)
             return
@@ -270,6 +272,14 @@ def not_taken(rules: QueueAdmission, work: Work, groups: list[str]) -> str:
             limit, size = (format_amount(amount, unit_of(name)) for amount in (most, asked))
             return f"spec.admission.perJobMax[{name}] is {limit}, and it asks for {size}"
     return ""
+
+
+def _as_if_going_on(request: AdmissionRequest) -> AdmissionRequest:
+    """A write to the status that changes metadata as well, as the change of metadata alone. What has ended is nobody's concern
+    any more, so it does not matter here what the status says: whoever may write it could have work end, or begin again, in the
+    same write that makes it somebody else's."""
+    old, new = ({key: value for key, value in (raw or {}).items() if key != "status"} for raw in (request.old, request.object))
+    return msgspec.structs.replace(request, old=old, object=new)
 
 
 def _some(names: list[str]) -> str:

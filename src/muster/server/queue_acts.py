@@ -159,7 +159,9 @@ def _is_asked(request: AdmissionRequest, kinds: Sequence[tuple[str, str]] = KIND
 
 
 def _is_pod(request: AdmissionRequest) -> bool:
-    return request.object is not None and _is_asked(request, (("", "Pod"),))
+    """A pod's annotations come with its status and its binding too."""
+    resource = request.resource
+    return request.object is not None and request.operation != "DELETE" and (resource.group, resource.kind) == ("", "Pod")
 
 
 def _standings(request: AdmissionRequest) -> tuple[Standing, Standing]:

@@ -27,6 +27,7 @@ from muster.server.tokens import AUDIENCE, BOUND_KINDS, service_account_claims, 
 from muster.store.contract import PatchType
 from muster.store.embedded import EmbeddedStore
 
+SCALE_VERSION = "autoscaling/v1"
 _NO_CONNECTION = "it has no connection into running containers"
 _NO_CHANGE = "the containers of a pod stay as they were created; make another pod"
 _NOT_SERVED = {
@@ -218,23 +219,31 @@ class Subresources:
         assert resource is not None
         form = negotiate(request.header("accept"), transforms=False)
         scale = await self._store.get_scale(resource, info.name, info.namespace or None)
+        kind: PatchType | None = None
         if info.verb == "update":
             wanted = await self._handlers.object_body(request)
-            _check_kind(wanted, "Scale")
         elif info.verb == "patch":
             kind = patch_type(request.header("content-type"))
             patch = await self._handlers.patch_body(request, kind)
             if kind is PatchType.APPLY:
-                raise BadRequest("apply is not supported on scale; use a merge patch or replace it")
-            # A strategic patch on a Scale has no lists to merge, so it is a merge patch.
-            wanted = apply_json_patch(scale, patch) if kind is PatchType.JSON else apply_merge_patch(scale, patch)
-            _check_kind(wanted, "Scale")
+                _check_applied(patch, info.name)
+                wanted = patch
+            else:
+                # A strategic patch on a Scale has no lists to merge, so it is a merge patch.
+                wanted = apply_json_patch(scale, patch) if kind is PatchType.JSON else apply_merge_patch(scale, patch)
         else:
             _require(request, "get")
             return Response(body=encode(scale, form), content_type=form.content_type)
-        options = write_options(request)
+        _check_kind(wanted, "Scale")
         scale = await self._store.update_scale(
-            resource, info.name, wanted, info.namespace or None, options, actor=request.actor, warnings=request.warnings
+            resource,
+            info.name,
+            wanted,
+            info.namespace or None,
+            write_options(request, kind),
+            is_applied=kind is PatchType.APPLY,
+            actor=request.actor,
+            warnings=request.warnings,
         )
         return Response(body=encode(scale, form), content_type=form.content_type)
 
@@ -251,6 +260,18 @@ def _require(request: Request, verb: str) -> None:
 def _check_kind(raw: Raw, kind: str) -> None:
     if raw.get("kind") not in (None, "", kind):
         raise BadRequest(f"kind of the object ({raw['kind']!r:.100}) does not match the request ({kind})")
+
+
+def _check_applied(scale: Raw, name: str) -> None:
+    """What an applied Scale has to say. One that states no replicas would give them up, and nobody means 0 by that."""
+    if scale["apiVersion"] != SCALE_VERSION:
+        raise BadRequest(f"apiVersion is {scale['apiVersion']!r:.100}; what is applied to scale is a Scale of {SCALE_VERSION}")
+    given = _part(scale, "metadata").get("name", name)
+    if given != name:
+        raise BadRequest(f"the name of the object ({given!s:.100}) does not match the name on the URL ({name})")
+    if _part(scale, "spec").get("replicas") is None:
+        message = "Required value: state how many; to leave the number to others, apply nothing to scale"
+        raise _invalid("Scale", name, "spec.replicas", message)
 
 
 def _part(raw: Any, *path: str) -> Raw:

@@ -28,7 +28,7 @@ from muster.objects.names import validate_label_value
 from muster.objects.reasons import Reason
 from muster.objects.status import Raw
 from muster.server.access_review import Allows
-from muster.server.admission import Hook, refused
+from muster.server.admission import Hook, refused, writes_metadata
 from muster.server.authorization import MASTERS
 from muster.server.people import People
 from muster.server.queue_acts import CONTROLLERS, queue_attributes
@@ -197,7 +197,7 @@ class FillsInUser(Hook):
     async def mutate(self, request: AdmissionRequest) -> Raw | None:
         raw, kind = request.object, request.resource.kind
         resource = request.resource
-        if raw is None or request.subresource or (resource.group, resource.kind) not in KINDS or is_part_of_job(raw):
+        if raw is None or (resource.group, resource.kind) not in KINDS or not writes_metadata(request) or is_part_of_job(raw):
             return None
         said = _user_said(kind, raw)
         me = self._people.user_of(request.actor.user) if request.actor is not None else ""

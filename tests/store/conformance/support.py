@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import uuid
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -51,6 +52,40 @@ def network_policy(name: str, app: str = "a") -> Raw:
         "metadata": {"name": name},
         "spec": {"podSelector": {"matchLabels": {"app": app}}, "policyTypes": ["Ingress"]},
     }
+
+
+_TEMPLATE: Raw = {
+    "metadata": {"labels": {"app": "some"}},
+    "spec": {"containers": [{"name": "main", "image": "example.com/app:1"}]},
+}
+_SELECTED: Raw = {"selector": {"matchLabels": {"app": "some"}}, "template": _TEMPLATE}
+_SOME: dict[str, tuple[str, Raw]] = {
+    "Pod": ("v1", _TEMPLATE["spec"]),
+    "Node": ("v1", {}),
+    "Namespace": ("v1", {}),
+    "Service": ("v1", {"selector": {"app": "some"}, "ports": [{"port": 80}]}),
+    "ResourceQuota": ("v1", {"hard": {"pods": "10"}}),
+    "PersistentVolume": (
+        "v1",
+        {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/nowhere"}},
+    ),
+    "PersistentVolumeClaim": ("v1", {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}),
+    "ReplicationController": ("v1", {"selector": {"app": "some"}, "template": _TEMPLATE, "replicas": 0}),
+    "Deployment": ("apps/v1", {**_SELECTED, "replicas": 0}),
+    "ReplicaSet": ("apps/v1", {**_SELECTED, "replicas": 0}),
+    "StatefulSet": ("apps/v1", {**_SELECTED, "replicas": 0, "serviceName": "some"}),
+    "DaemonSet": ("apps/v1", _SELECTED),
+    "Job": ("batch/v1", {"parallelism": 0, "template": {"spec": {**_TEMPLATE["spec"], "restartPolicy": "Never"}}}),
+    "PodDisruptionBudget": ("", {"selector": {"matchLabels": {"app": "some"}}, "minAvailable": 1}),
+    "Ingress": ("networking.k8s.io/v1", {"defaultBackend": {"service": {"name": "some", "port": {"number": 80}}}}),
+}
+
+
+def some_object(kind: str, name: str, **metadata: Any) -> Raw:
+    """An object of a kind of Kubernetes' own; of some of them other versions are served by an older cluster."""
+    api_version, spec = _SOME[kind]
+    versioned = {"apiVersion": api_version} if api_version else {}
+    return {**versioned, "kind": kind, "metadata": {"name": name, **metadata}, "spec": copy.deepcopy(spec)}
 
 
 def definition(group: str, plural: str = "widgets", kind: str = "Widget") -> Raw:
@@ -109,11 +144,14 @@ def widget(group: str, name: str, **spec: Any) -> Raw:
 
 
 @contextlib.asynccontextmanager
-async def custom_kind(store: Store) -> AsyncIterator[Resource]:
+async def custom_kind(store: Store, schema: Raw | None = None) -> AsyncIterator[Resource]:
     """Widgets in a group of their own, for the length of a test."""
     group = f"{unique('g')}.example.com"
     definitions = await store.resource("apiextensions.k8s.io", "CustomResourceDefinition")
-    crd = await store.create(definitions, definition(group))
+    made = definition(group)
+    if schema is not None:
+        made["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = schema
+    crd = await store.create(definitions, made)
     await until(store, definitions, crd["metadata"]["name"], None, is_established)
     try:
         yield await served(store, group, "Widget")

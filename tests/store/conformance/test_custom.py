@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+
 import pytest
 
-from muster.objects.status import ApiError, Conflict, Invalid, NotFound
-from muster.store.contract import Store
+from muster.objects.resources import Resource
+from muster.objects.status import ApiError, Conflict, Invalid, NotFound, Raw
+from muster.store.contract import Store, WriteOptions
 from tests.store.conformance.support import (
+    PATIENCE_S,
     brief,
     custom_kind,
     definition,
@@ -64,6 +69,126 @@ async def test_the_schema_holds(store: Store, namespace: str, spec: dict[str, ob
         with pytest.raises(Invalid):
             await store.patch(widgets, "b", {"spec": {"parts": None, "colour": None, **spec}}, namespace)
         assert (await store.get(widgets, "b", namespace))["spec"] == {"size": 1, "colour": "red"}
+
+
+ANY_OBJECT = {"type": "object", "x-kubernetes-embedded-resource": True, "x-kubernetes-preserve-unknown-fields": True}
+POD = {"apiVersion": "v1", "kind": "Pod"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "refused"),
+    [
+        pytest.param({"any": {}}, ["any.apiVersion", "any.kind"], id="neither apiVersion nor kind"),
+        pytest.param({"any": {**POD, "apiVersion": ""}}, ["any.apiVersion"], id="an empty apiVersion"),
+        pytest.param({"any": {**POD, "apiVersion": "a/b/c"}}, ["any.apiVersion"], id="an apiVersion of three parts"),
+        pytest.param({"any": {**POD, "kind": "Po d"}}, ["any.kind"], id="a kind with a space"),
+        pytest.param({"any": {**POD, "kind": "P" * 64}}, ["any.kind"], id="a long kind"),
+        pytest.param({"any": {**POD, "metadata": {"name": "a/b"}}}, ["any.metadata.name"], id="name"),
+        pytest.param({"any": {**POD, "metadata": {"generateName": "a/b"}}}, ["any.metadata.generateName"], id="prefix"),
+        pytest.param({"any": {**POD, "metadata": {"namespace": "A B"}}}, ["any.metadata.namespace"], id="namespace"),
+        pytest.param({"any": {**POD, "metadata": {"labels": {"a b": "c"}}}}, ["any.metadata.labels"], id="label"),
+        pytest.param({"any": {**POD, "metadata": {"annotations": {"a b": ""}}}}, ["any.metadata.annotations"], id="annotation"),
+        pytest.param({"any": {**POD, "metadata": {"finalizers": ["a b"]}}}, ["any.metadata.finalizers"], id="finalizer"),
+        pytest.param({"any": {**POD, "metadata": {"ownerReferences": [{}]}}}, ["any.metadata.ownerReferences"], id="owner"),
+        pytest.param({"any": {**POD, "metadata": {"generation": -1}}}, ["any.metadata.generation"], id="generation"),
+        pytest.param({"list": [POD, {"kind": "Pod"}]}, ["list[1].apiVersion"], id="in a list"),
+        pytest.param({"map": {"k": {"apiVersion": "v1"}}}, ["map"], id="in a map"),
+    ],
+)
+async def test_what_is_embedded_is_checked(
+    store: Store, namespace: str, embedding: Resource, spec: Raw, refused: list[str]
+) -> None:
+    sent = {"apiVersion": embedding.api_version, "kind": "Widget", "metadata": {"name": "a"}, "spec": spec}
+    with pytest.raises(Invalid) as error:
+        await store.create(embedding, sent, namespace, WriteOptions(dry_run=True))
+    fields = [cause.field for cause in error.value.causes]
+    assert all(any(field.startswith(f"spec.{one}") for field in fields) for one in refused), fields
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        pytest.param({}, {}, id="nothing"),
+        pytest.param({"metadata": None}, {"metadata": {}}, id="null"),
+        pytest.param({"metadata": {"name": "", "labels": {}, "generation": 0}}, {"metadata": {}}, id="empty members"),
+        pytest.param({"metadata": {"labels": {"a": None}}}, {"metadata": {"labels": {"a": ""}}}, id="null for a text"),
+        pytest.param({"metadata": {"name": "Any Name", "odd": 1}}, {"metadata": {"name": "Any Name"}}, id="unknown members"),
+        pytest.param({"odd": {"metadata": 1}}, {"odd": {"metadata": 1}}, id="what is not the object's own"),
+    ],
+)
+async def test_metadata_of_what_is_embedded_are_kept_as_those_of_objects(
+    store: Store, namespace: str, embedding: Resource, sent: Raw, kept: Raw
+) -> None:
+    raw = {"apiVersion": embedding.api_version, "kind": "Widget", "metadata": {"name": "a"}, "spec": {"any": {**POD, **sent}}}
+    created = await store.create(embedding, raw, namespace, WriteOptions(dry_run=True))
+    assert created["spec"] == {"any": {**POD, **kept}}
+
+
+@pytest.fixture
+async def embedding(store: Store) -> AsyncIterator[Resource]:
+    """Widgets that hold objects of any kind."""
+    properties = {
+        "any": ANY_OBJECT,
+        "list": {"type": "array", "items": ANY_OBJECT},
+        "map": {"type": "object", "additionalProperties": ANY_OBJECT},
+    }
+    schema = {"type": "object", "properties": {"spec": {"type": "object", "properties": properties}}}
+    async with custom_kind(store, schema) as widgets:
+        yield widgets
+
+
+def schema_with(**properties: Raw) -> Raw:
+    status = {"type": "object", "properties": {"phase": {"type": "string"}}}
+    return {"type": "object", "properties": {"spec": {"type": "object", "properties": properties}, "status": status}}
+
+
+async def test_objects_are_shown_as_a_changed_definition_has_them(store: Store, namespace: str) -> None:
+    """Without a write: unknown fields are gone, new defaults are there, and what is stored stays as it was."""
+    text, filled = {"type": "string"}, {"type": "string", "default": "new"}
+    definitions = await store.resource("apiextensions.k8s.io", "CustomResourceDefinition")
+    async with custom_kind(store, schema_with(kept=text, gone=text)) as widgets:
+
+        async def redefined(properties: Raw, spec: Raw) -> Raw:
+            """The object, once a real server goes by the new definition."""
+            version = {**(await store.get(definitions, widgets.qualified))["spec"]["versions"][0]}
+            version["schema"] = {"openAPIV3Schema": schema_with(**properties)}
+            await store.patch(definitions, widgets.qualified, {"spec": {"versions": [version]}})
+            async with asyncio.timeout(PATIENCE_S):
+                while (found := await store.get(widgets, "a", namespace))["spec"] != spec:
+                    await asyncio.sleep(0.2)
+            return found
+
+        sent = {**widget(widgets.group, "a"), "spec": {"kept": "1", "gone": "2"}}
+        created = await store.create(widgets, sent, namespace)
+        shown = {"kept": "1", "added": "new"}
+        found = await redefined({"kept": text, "added": filled}, shown)
+        assert found["metadata"] == created["metadata"]
+        assert [item["spec"] for item in (await store.list(widgets, namespace)).items] == [shown]
+        async with watching(store, widgets, namespace) as watch:
+            (event,) = await watch.take(1)
+        assert event.object["spec"] == shown
+        assert await redefined({"kept": text, "gone": text}, created["spec"]) == created, "nothing was written"
+        found = await redefined({"kept": text, "added": filled}, shown)
+        written = await store.patch(widgets, "a", {"status": {"phase": "x"}}, namespace, subresource="status")
+        assert (written["spec"], written["metadata"]["generation"]) == (shown, 1)
+        assert (await redefined({"kept": text, "gone": text}, {"kept": "1"}))["spec"] == {"kept": "1"}, "it was written"
+
+
+async def test_a_write_that_changes_nothing_puts_down_what_a_changed_definition_shows(store: Store, namespace: str) -> None:
+    definitions = await store.resource("apiextensions.k8s.io", "CustomResourceDefinition")
+    async with custom_kind(store, schema_with(gone={"type": "string"})) as widgets:
+        created = await store.create(widgets, {**widget(widgets.group, "a"), "spec": {"gone": "1"}}, namespace)
+        version = {**(await store.get(definitions, widgets.qualified))["spec"]["versions"][0]}
+        version["schema"] = {"openAPIV3Schema": schema_with()}
+        await store.patch(definitions, widgets.qualified, {"spec": {"versions": [version]}})
+        async with asyncio.timeout(PATIENCE_S):
+            while (found := await store.get(widgets, "a", namespace))["spec"]:
+                await asyncio.sleep(0.2)
+        updated = await store.update(widgets, found, namespace)
+        assert updated["metadata"]["resourceVersion"] != created["metadata"]["resourceVersion"]
+        assert updated["metadata"]["generation"] == 1
+        again = await store.update(widgets, updated, namespace)
+        assert again["metadata"]["resourceVersion"] == updated["metadata"]["resourceVersion"]
 
 
 async def test_custom_kinds_may_have_finalizers_without_a_domain(store: Store, namespace: str) -> None:

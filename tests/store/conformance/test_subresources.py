@@ -9,7 +9,7 @@ import pytest
 from muster.objects.status import ApiError, Conflict, Invalid, NotFound, Raw, TooManyRequests
 from muster.store.contract import Binding, Store, WriteOptions
 from tests.store.conformance.conftest import Backend
-from tests.store.conformance.support import custom_kind, network_policy, pod, until, widget
+from tests.store.conformance.support import custom_kind, network_policy, pod, some_object, unique, until, widget
 
 # --- status ------------------------------------------------------------------------------------------------------
 
@@ -42,6 +42,99 @@ async def test_status_of_a_pod(store: Store, namespace: str) -> None:
     assert (patched["status"]["phase"], patched["status"]["podIP"]) == ("Running", "10.1.2.3")
     assert patched["spec"] == created["spec"]
     assert await store.get(pods, "a", namespace) == patched
+
+
+OWNERS = [{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": "00000000-0000-4000-8000-000000000000"}]
+SENT: Raw = {
+    "labels": {"sent": "1"},
+    "annotations": {"sent": "1"},
+    "finalizers": ["example.com/sent"],
+    "ownerReferences": OWNERS,
+}
+
+
+@pytest.mark.parametrize(
+    ("group", "kind", "kept"),
+    [
+        pytest.param("", "Pod", {"ownerReferences"}, id="Pod"),
+        pytest.param("", "Node", set(), id="Node"),
+        pytest.param("", "Namespace", set(), id="Namespace"),
+        pytest.param("", "Service", set(), id="Service"),
+        pytest.param("", "ResourceQuota", set(), id="ResourceQuota"),
+        pytest.param("", "PersistentVolume", set(), id="PersistentVolume"),
+        pytest.param("", "PersistentVolumeClaim", set(), id="PersistentVolumeClaim"),
+        pytest.param("", "ReplicationController", set(), id="ReplicationController"),
+        pytest.param("apps", "Deployment", {"labels"}, id="Deployment"),
+        pytest.param("apps", "ReplicaSet", set(), id="ReplicaSet"),
+        pytest.param("apps", "StatefulSet", set(), id="StatefulSet"),
+        pytest.param("apps", "DaemonSet", set(), id="DaemonSet"),
+        pytest.param("batch", "Job", set(), id="Job"),
+        pytest.param("policy", "PodDisruptionBudget", set(), id="PodDisruptionBudget"),
+        pytest.param("networking.k8s.io", "Ingress", set(), id="Ingress"),
+    ],
+)
+async def test_metadata_that_come_with_the_status(store: Store, namespace: str, group: str, kind: str, kept: set[str]) -> None:
+    """Kubernetes' own kinds take most of them; nothing of it counts as a change of the spec."""
+    resource = await store.resource(group, kind)
+    where = namespace if resource.namespaced else None
+    name = unique("sent")
+    await store.create(resource, some_object(kind, name, labels={"own": "1"}), where)
+    try:
+        options = WriteOptions(dry_run=True)
+        before = await store.get(resource, name, where)
+        sent = {"metadata": SENT, "spec": {"sent": 1}}
+        after = await store.patch(resource, name, sent, where, options, subresource="status")
+    finally:
+        await store.delete(resource, name, where)
+    for field, value in SENT.items():
+        was, now = before["metadata"].get(field), after["metadata"].get(field)
+        wanted = {**(was or {}), **value} if isinstance(value, dict) else value
+        assert now == (was if field in kept else wanted), field
+    assert after["metadata"].get("generation") == before["metadata"].get("generation")
+    assert after.get("spec") == before.get("spec")
+
+
+async def test_metadata_of_a_definition_stay_but_for_its_finalizers(store: Store) -> None:
+    async with custom_kind(store) as widgets:
+        definitions = await store.resource("apiextensions.k8s.io", "CustomResourceDefinition")
+        before = await store.get(definitions, widgets.qualified)
+        finalizers = [*before["metadata"].get("finalizers", []), "example.com/sent"]
+        sent = {"metadata": {**SENT, "finalizers": finalizers}}
+        options = WriteOptions(dry_run=True)
+        after = await store.patch(definitions, widgets.qualified, sent, None, options, subresource="status")
+        assert after["metadata"]["finalizers"] == finalizers
+        for field in ("labels", "annotations", "ownerReferences"):
+            assert after["metadata"].get(field) == before["metadata"].get(field)
+
+
+async def test_metadata_that_a_replaced_status_leaves_out_are_gone(store: Store, namespace: str) -> None:
+    pods = await store.resource("", "Pod")
+    created = await store.create(pods, pod("a", labels={"own": "1"}, annotations={"own": "1"}), namespace)
+    bare = {field: created["metadata"][field] for field in ("name", "namespace", "resourceVersion")}
+    updated = await store.update(pods, {**created, "metadata": bare}, namespace, subresource="status")
+    assert "labels" not in updated["metadata"]
+    assert "annotations" not in updated["metadata"]
+    for field in ("uid", "creationTimestamp"):
+        assert updated["metadata"][field] == created["metadata"][field]
+
+
+async def test_a_write_to_the_status_can_take_the_last_finalizer_away(store: Store, namespace: str) -> None:
+    pods = await store.resource("", "Pod")
+    await store.create(pods, pod("a", finalizers=["example.com/hold"]), namespace)
+    deleting = await store.delete(pods, "a", namespace)
+    assert deleting["metadata"]["deletionTimestamp"]
+    await store.patch(pods, "a", {"metadata": {"finalizers": None}}, namespace, subresource="status")
+    with pytest.raises(NotFound):
+        await store.get(pods, "a", namespace)
+
+
+async def test_metadata_that_come_with_the_status_are_checked(store: Store, namespace: str) -> None:
+    pods = await store.resource("", "Pod")
+    created = await store.create(pods, pod("a"), namespace)
+    for wrong in ({"labels": {"a b": "1"}}, {"finalizers": ["nowhere"]}):
+        with pytest.raises(Invalid):
+            await store.patch(pods, "a", {"metadata": wrong}, namespace, subresource="status")
+    assert await store.get(pods, "a", namespace) == created
 
 
 async def test_status_is_checked_by_the_schema(store: Store, namespace: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from muster.objects.status import BadRequest, Conflict, Invalid, NotFound, Raw
 from muster.store.contract import Store, WriteOptions
-from tests.store.conformance.support import brief, config_map, network_policy, pod, watching
+from tests.store.conformance.support import brief, config_map, network_policy, pod, some_object, watching
 
 
 async def test_replaces(store: Store, namespace: str) -> None:
@@ -101,6 +101,31 @@ async def test_times_and_generation_are_the_servers(store: Store, namespace: str
     assert updated["metadata"]["generation"] == 1
     assert updated["metadata"]["creationTimestamp"] == created["metadata"]["creationTimestamp"]
     assert updated["metadata"]["labels"] == {"x": "y"}
+
+
+@pytest.mark.parametrize(
+    ("group", "kind", "grows"),
+    [
+        pytest.param("", "ReplicationController", 0, id="ReplicationController"),
+        pytest.param("apps", "Deployment", 1, id="Deployment"),
+        pytest.param("apps", "ReplicaSet", 0, id="ReplicaSet"),
+        pytest.param("apps", "StatefulSet", 0, id="StatefulSet"),
+        pytest.param("apps", "DaemonSet", 0, id="DaemonSet"),
+        pytest.param("policy", "PodDisruptionBudget", 0, id="PodDisruptionBudget"),
+        pytest.param("networking.k8s.io", "Ingress", 0, id="Ingress"),
+    ],
+)
+async def test_generation_moves_with_annotations_of_deployments_only(
+    store: Store, namespace: str, group: str, kind: str, grows: int
+) -> None:
+    resource = await store.resource(group, kind)
+    await store.create(resource, some_object(kind, "a"), namespace)
+    options = WriteOptions(dry_run=True)
+    generation = (await store.get(resource, "a", namespace))["metadata"]["generation"]
+    for field, counts in (("labels", 0), ("annotations", grows), ("finalizers", 0)):
+        value = ["example.com/a"] if field == "finalizers" else {"example.com/a": "1"}
+        changed = await store.patch(resource, "a", {"metadata": {field: value}}, namespace, options)
+        assert changed["metadata"]["generation"] == generation + counts, field
 
 
 async def test_generation_moves_with_spec_only(store: Store, namespace: str) -> None:

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.objects.catalog import CATALOG
+from muster.objects.resources import Resource
 from muster.objects.status import ApiError, BadRequest, Conflict, Forbidden, Invalid, NotFound, Raw
 from muster.store.contract import Preconditions
 from muster.store.embedded import rules
@@ -157,13 +159,25 @@ def test_a_replacement_keeps_what_is_the_stores() -> None:
     assert result["status"] == {"x": 1}
 
 
-def test_a_status_write_keeps_the_rest() -> None:
+@pytest.mark.parametrize(
+    ("kind", "kept"),
+    [
+        pytest.param(CATALOG.by_kind("muster.dev", "Queue"), {"labels", "annotations", "generation"}, id="custom"),
+        pytest.param(DEPLOYMENTS, {"labels", "generation"}, id="Deployment"),
+        pytest.param(CATALOG.by_kind("apps", "ReplicaSet"), {"generation"}, id="ReplicaSet"),
+    ],
+)
+def test_a_status_write_keeps_the_rest(kind: Resource, kept: set[str]) -> None:
     before = stored()
-    sent = rules.conform(DEPLOYMENTS, {"metadata": {"name": "a", "labels": {"l": "1"}}, "spec": {}, "status": {"x": 2}})
-    assert rules.replace_status(before, sent) == stored(status={"x": 2})
+    theirs = {"labels": {"l": "1"}, "annotations": {"a": "1"}, "generation": 9}
+    sent = rules.conform(kind, {"metadata": {**before["metadata"], **theirs}, "spec": {}, "status": {"x": 2}})
+    result = rules.replace_status(kind, before, sent)
+    assert {**result, "metadata": {}} == {**stored(status={"x": 2}), "metadata": {}}
+    taken = {field: value for field, value in theirs.items() if field not in kept}
+    assert result["metadata"] == {**stored()["metadata"], **taken}
     assert before == stored()
     del sent["status"]
-    assert "status" not in rules.replace_status(before, sent)
+    assert "status" not in rules.replace_status(kind, before, sent)
 
 
 @pytest.mark.parametrize(
@@ -182,6 +196,15 @@ def test_generation(resource: Any, change: Raw, generation: int) -> None:
     after["metadata"] = {**after["metadata"], "labels": {"l": "1"}}
     rules.advance_generation(resource, stored(), after)
     assert after["metadata"]["generation"] == generation
+
+
+def test_the_generation_of_a_deployment_counts_annotations_but_for_those_that_come_with_its_status() -> None:
+    after = stored()
+    after["metadata"] = {**after["metadata"], "annotations": {"a": "1"}}
+    rules.advance_generation(DEPLOYMENTS, stored(), after, is_status=True)
+    assert after["metadata"]["generation"] == 3
+    rules.advance_generation(DEPLOYMENTS, stored(), after)
+    assert after["metadata"]["generation"] == 4
 
 
 def test_times_of_managers_alone_are_no_change() -> None:

@@ -217,6 +217,7 @@ RESOURCES: tuple[Resource, ...] = (
         short_names=("crd", "crds"),
         categories=("api-extensions",),
         subresources=frozenset({"status"}),
+        status_keeps=frozenset({"labels", "annotations", "ownerReferences"}),
         view=CustomResourceDefinition,
         columns=(Column(name="Created At", path=".metadata.creationTimestamp"),),
     ),

@@ -23,6 +23,7 @@ RESOURCES: tuple[Resource, ...] = (
         short_names=("po",),
         categories=("all",),
         subresources=frozenset({"status", "binding", "eviction", "log"}),
+        status_keeps=frozenset({"ownerReferences"}),
         columns=(
             Column(name="Status", path=".status.phase"),
             AGE,

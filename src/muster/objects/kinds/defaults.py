@@ -32,7 +32,8 @@ def apply_defaults(resource: Resource, raw: Raw, old: Raw | None = None, *, is_s
     """`raw`, which has the schema's defaults already, with those that have to be computed.
 
     `old` is what an update replaces: addresses and ports that were given to a service stay when the update is silent on them.
-    `is_status`: all of `raw` but its status is that of a stored object, which has them already; only the status is copied.
+    `is_status`: all of `raw` but its status and metadata is that of a stored object, which has them already; only the status is
+    copied.
     """
     key = (resource.group, resource.kind)
     fill, empty = _BY_KIND.get(key), _STATUS.get(key)
@@ -327,8 +328,10 @@ def _is_ipv6(text: Any) -> bool:
 
 def _namespace(raw: Raw) -> None:
     metadata = _made(raw, "metadata")
-    if metadata.get("name"):
-        _made(metadata, "labels").setdefault("kubernetes.io/metadata.name", metadata["name"])
+    labels = metadata.get("labels") or {}
+    if metadata.get("name") and isinstance(labels, dict):
+        # Selectors go by it, so it is not for anybody to choose.
+        metadata["labels"] = {**labels, "kubernetes.io/metadata.name": metadata["name"]}
     _made(raw, "spec").setdefault("finalizers", ["kubernetes"])
     _settled(_made(raw, "status"), "phase", "Active")
 

@@ -105,7 +105,9 @@ def apply_steps(  # noqa: PLR0917 - as above
     shape = root_shape(schema)
     plain = _without_managers(live)
     check_depth(plain, "the object", STORED_DEPTH_MAX)
-    work = _Apply(plain, wanted, manager, shape, force)
+    # A Scale has no annotations, so it knows nothing of what kubectl keeps in one.
+    is_kubectl = manager == _KUBECTL and subresource != "scale"
+    work = _Apply(plain, wanted, shape, force, is_kubectl=is_kubectl)
     managers = read_managers(_entries(live)) if live is not None else {}
     if live is not None and not managers:
         managers = _claimed_by_nobody_known(work.live, shape, now)
@@ -133,7 +135,7 @@ def apply_steps(  # noqa: PLR0917 - as above
     if holds_null(wanted):
         merged = without_nulls(merged, wanted, shape)
     result: Raw = clone(merged)
-    if manager == _KUBECTL:
+    if is_kubectl:
         _sync_last_applied(result, wanted)
     entry = Entry(manager, "Apply", wanted["apiVersion"], subresource, format_time(now), owned)
     is_same = before is not None and before.fields == owned and before.api_version == entry.api_version
@@ -192,12 +194,13 @@ def track_update(  # noqa: PLR0917 - the same order
 class _Apply:
     """One application: what it starts from, and how it settles with the managers of the fields that it changes."""
 
-    def __init__(self, live: Raw, wanted: Raw, manager: str, shape: Shape, force: bool) -> None:
+    def __init__(self, live: Raw, wanted: Raw, shape: Shape, force: bool, *, is_kubectl: bool) -> None:
+        """`is_kubectl`: the annotation in which kubectl keeps what it applied counts."""
         self.live = live
         self._wanted = wanted
-        self._manager = manager
         self._shape = shape
         self._force = force
+        self._is_kubectl = is_kubectl
 
     def settle(self, others: Managers, changed: Fields) -> Managers:
         """`others` without the fields that this application takes from them. Conflict unless it may."""
@@ -212,7 +215,7 @@ class _Apply:
 
     def _allowed_by_last_applied(self) -> Fields:
         """What kubectl may take over from its client-side self: fields that are as it last applied them."""
-        if self._manager != _KUBECTL:
+        if not self._is_kubectl:
             return {}
         annotations = _annotations(self.live)
         try:

@@ -15,6 +15,7 @@ import msgspec
 from muster.store.contract import EventType
 from muster.store.embedded.history import History
 from muster.store.embedded.records import Event, FieldPaths, Key, Record, fields_of
+from muster.store.embedded.reshaping import Reshaping
 
 Matches = Callable[[Record], bool]
 Topic = tuple[str, str]
@@ -50,6 +51,7 @@ class Collection:
         """The version that new objects are stored in."""
         self.is_mixed = False
         """Whether an object may have to be shown in another version than it is stored in."""
+        self.reshaping = Reshaping()
         self._keys: list[Key] = []
         self._waiters: dict[Waiter, None] = {}
         """In order of arrival: a set would wake them in an order that differs from run to run."""
@@ -66,6 +68,13 @@ class Collection:
         pending = self.pending.get(key)
         return pending[1] if pending is not None else self.records.get(key)
 
+    def shown(self, record: Record) -> Record:
+        """The object as the kind's present schema has it: another than is stored if it is older than that."""
+        reshaping = self.reshaping
+        if record.rv > reshaping.until:
+            return record
+        return reshaping.shown(record, self.field_paths, is_present=self.records.get(record.key) is record)
+
     def apply(self, event: Event) -> None:
         """A change is on disk: show it to readers. Watchers are woken separately, once per batch."""
         record = event.record
@@ -79,6 +88,7 @@ class Collection:
             self.records[key] = record
             if record.api_version != self.api_version:
                 self.is_mixed = True
+        self.reshaping.forget(key)
         pending = self.pending.get(key)
         if pending is not None and pending[0] == record.rv:
             del self.pending[key]
@@ -88,6 +98,7 @@ class Collection:
         """Set the committed state at once, when the store is opened."""
         self.records = {record.key: record for record in records}
         self._keys = sorted(self.records)
+        self.reshaping.none_before(min((record.rv for record in records), default=0))
 
     def serve(self, api_versions: Sequence[str], stored: str, fields: Sequence[str]) -> None:
         """How the kind is served now: when the store opens, when a CRD is made or changed."""
@@ -103,6 +114,7 @@ class Collection:
         self.field_paths = field_paths
         for key, record in self.records.items():
             self.records[key] = _with_fields(record, field_paths)
+            self.reshaping.forget(key)
         for key, (rv, pending) in self.pending.items():
             if pending is not None:
                 self.pending[key] = (rv, _with_fields(pending, field_paths))

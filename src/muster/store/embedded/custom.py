@@ -78,9 +78,13 @@ class CustomKinds:
         if event.type is EventType.DELETED:
             self._registry.drop_custom(event.record.name)
         else:
-            self.serve(event.record.raw())
+            collection = self._core.collection(event.record.name)
+            has_any = collection.records or collection.pending or len(collection.history)
+            self.serve(event.record.raw(), event.rv if has_any else 0)
 
-    def serve(self, crd: Raw) -> None:
+    def serve(self, crd: Raw, until: int) -> None:
+        """`until`: the last version that may have been stored under another definition, which is the version of this one:
+        nothing of a kind is accepted while its definition is on its way to disk (`Writes.run`)."""
         name = crd["metadata"]["name"]
         if self._registry.is_built_in(name):
             return
@@ -93,7 +97,9 @@ class CustomKinds:
         stored = msgspec.structs.replace(resources[0], version=stored_version)
         stored = next((resource for resource in resources if resource.version == stored_version), stored)
         schemas = {resource.version: schema_from_crd(crd, resource.version) for resource in resources}
-        served = Served(resources, stored, self._core.collection(name), {v: s for v, s in schemas.items() if s is not None})
+        collection = self._core.collection(name)
+        served = Served(resources, stored, collection, {v: s for v, s in schemas.items() if s is not None})
+        collection.reshaping.take(schema_from_crd(crd, stored_version), until)
         served.is_terminating = bool(crd["metadata"].get("deletionTimestamp"))
         self._registry.serve_custom(served)
 

@@ -24,8 +24,8 @@ def load(core: Core, custom: CustomKinds, database: Database) -> list[int]:
     """
     rows = list(database.load())
     horizon = database.horizon
-    for crd in _definitions(rows, database):
-        custom.serve(crd)
+    for rv, crd in _definitions(rows, database):
+        custom.serve(crd, rv)
     loader = _Loader(core, database, horizon)
     for row in rows:
         loader.add(row)
@@ -66,10 +66,11 @@ class _Loader:
             self.leftovers.append(row.rv)
 
 
-def _definitions(rows: Iterable[Row], database: Database) -> list[Raw]:
+def _definitions(rows: Iterable[Row], database: Database) -> list[tuple[int, Raw]]:
+    """With the version of each."""
     last: dict[str, Row] = {row.name: row for row in rows if row.resource == CRD_ID}
     return [
-        decode.decode(row.value)
+        (row.rv, decode.decode(row.value))
         for row in last.values()
         if TYPES_BY_CODE.get(row.type) is not EventType.DELETED and _checked(row, database, ())
     ]

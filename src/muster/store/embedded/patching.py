@@ -26,7 +26,9 @@ def patched_with(current: Raw, patch: Raw | Sequence[Raw], patch_type: PatchType
 def applied_part(resource: Resource, config: Raw, subresource: str) -> Raw:
     """What of an applied configuration counts: status only through its subresource, and nothing else there."""
     if subresource == "status":
-        return {key: value for key, value in config.items() if key in ("apiVersion", "kind", "metadata", "status")}
+        part = {key: value for key, value in config.items() if key in ("apiVersion", "kind", "metadata", "status")}
+        part["metadata"] = {key: value for key, value in config["metadata"].items() if key not in resource.status_keeps}
+        return part
     return {key: value for key, value in config.items() if key != "status"} if resource.has_status else config
 
 

@@ -55,7 +55,7 @@ class Reads:
         record = served.collection.records.get((namespace or "" if resource.namespaced else "", name))
         if record is None:
             raise not_found(resource, name)
-        return in_version(record, resource.api_version)
+        return in_version(served.collection.shown(record), resource.api_version)
 
     # --- list ----------------------------------------------------------------------------------------------------
 
@@ -119,8 +119,8 @@ class Reads:
         else:
             found = yield from self._search(collection, selection, rv, start, limit)
         records: Sequence[Record] = found.records
-        if collection.is_mixed:
-            records = yield from _in_version(records, resource.api_version)
+        if collection.is_mixed or collection.reshaping.until:
+            records = yield from _in_version(collection, records, resource.api_version)
         token = make_token(core.identity, query, rv, found.next_key) if found.next_key is not None else ""
         return RecordPage(records, str(rv), token, found.remaining)
 
@@ -131,7 +131,8 @@ class Reads:
             if selection.name is not None and start is None and selection.namespace is not None:
                 # `metadata.name=x` is a get: watchers of a single object list that way.
                 record = collection.records.get((selection.namespace, selection.name))
-                return Slice([record] if record is not None and selection.matches(record) else [], None, None)
+                is_found = record is not None and selection.matches(collection.shown(record))
+                return Slice([record] if record is not None and is_found else [], None, None)
             return collection.slice(selection.namespace, matches, start, limit)
         self._check_kept(rv)
         return collection.slice_at(rv, selection.namespace, matches, start, limit)
@@ -145,11 +146,12 @@ class Reads:
         self._check_kept(rv)
         scan = Scan(collection, rv, selection.namespace, start)
         found: list[Record] = []
+        is_reshaped = bool(collection.reshaping.until) and not selection.is_everything
         while True:
-            part = scan.take(STEP_LEN)
+            part = scan.take(_CHANGED_LEN if is_reshaped else STEP_LEN)
             if not selection.is_everything:
                 matches = selection.matches
-                part = [record for record in part if matches(record)]
+                part = [record for record in part if matches(collection.shown(record) if is_reshaped else record)]
             if limit and len(found) + len(part) > limit:
                 kept = limit - len(found)
                 return Slice([*found, *part[:kept]], part[kept].key, None)
@@ -236,9 +238,11 @@ class Reads:
         return watcher
 
 
-def _in_version(records: Sequence[Record], api_version: str) -> Steps[list[Record]]:
+def _in_version(collection: Collection, records: Sequence[Record], api_version: str) -> Steps[list[Record]]:
+    """In another version, and in the shape that the kind has now."""
     changed: list[Record] = []
+    show = collection.shown
     for first in range(0, len(records), _CHANGED_LEN):
-        changed += [in_version(record, api_version) for record in records[first : first + _CHANGED_LEN]]
+        changed += [in_version(show(record), api_version) for record in records[first : first + _CHANGED_LEN]]
         yield
     return changed

@@ -6,16 +6,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import msgspec
+
 from muster.objects.catalog import CATALOG, Catalog
 from muster.objects.names import Entropy
 from muster.objects.resources import Resource
-from muster.objects.status import ApiError, BadRequest, Raw, RequestEntityTooLarge
-from muster.objects.steps import Steps
+from muster.objects.status import ApiError, BadRequest, NotFound, Raw, RequestEntityTooLarge
+from muster.objects.steps import Steps, done_in_turns
 from muster.objects.time import Clock
 from muster.store.contract import DEFAULT_WRITE, Binding, Operation, PatchType, Preconditions, Propagation, WriteOptions
 from muster.store.embedded.admission import Actor, Admission, BodyAdmission
@@ -43,6 +46,11 @@ from muster.store.embedded.writes import Writes
 Step = Callable[[Transaction], Awaitable[Result]]
 _BOUND_AT_ONCE = 32
 """Bindings that somebody far away is asked about at the same time."""
+_DELETED_AT_ONCE = 64
+
+
+async def _let_others_run() -> None:
+    await asyncio.sleep(0)
 
 
 class RecordStore:
@@ -386,6 +394,64 @@ class RecordStore:
             dry_run=options.dry_run,
         )
 
+    async def delete_records(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        limit: int = 0,
+        continue_token: str = "",
+        propagation: Propagation = "Background",
+        grace_period_s: int | None = None,
+        options: WriteOptions = DEFAULT_WRITE,
+        actor: Actor | None = None,
+        warnings: list[str] | None = None,
+        turn: Turn | None = None,
+    ) -> RecordPage:
+        """Each object on its own, as it is listed now; one that somebody else deletes meanwhile is as good as deleted.
+
+        Returns that list: the objects as they were before. They are the store's own records, and nothing is copied. Without a
+        `limit` it is all of them.
+        """
+        turn = turn or _let_others_run
+
+        async def delete_one(record: Record) -> None:
+            with contextlib.suppress(NotFound):
+                await self.delete_record(
+                    resource,
+                    record.name,
+                    record.namespace or None,
+                    options,
+                    propagation=propagation,
+                    grace_period_s=grace_period_s,
+                    actor=actor,
+                    warnings=warnings,
+                )
+
+        # All are listed before the first is deleted: a list of the past takes the longer the more has changed since.
+        found = list[Record]()
+        while True:
+            steps = self.list_record_steps(
+                resource,
+                namespace,
+                label_selector=label_selector,
+                field_selector=field_selector,
+                limit=limit,
+                continue_token=continue_token,
+            )
+            page = await done_in_turns(steps, turn)
+            found += page.records
+            continue_token = page.continue_token
+            if limit or not continue_token:
+                break
+        for first in range(0, len(found), _DELETED_AT_ONCE):
+            if first:
+                await turn()
+            await asyncio.gather(*map(delete_one, found[first : first + _DELETED_AT_ONCE]))
+        return msgspec.structs.replace(page, records=found)
+
     async def bind(
         self,
         pod: str,
@@ -486,13 +552,17 @@ class RecordStore:
         namespace: str | None = None,
         options: WriteOptions = DEFAULT_WRITE,
         *,
+        is_applied: bool = False,
         actor: Actor | None = None,
         warnings: list[str] | None = None,
     ) -> Raw:
+        """`is_applied`: by server-side apply, so that the manager owns the number from then on."""
         context = WriteContext(options, actor, warnings)
         record = await self._one(
             resource,
-            lambda txn: self._subresources.put_scale(txn, resource, scale, context, namespace=namespace, name=name),
+            lambda txn: self._subresources.put_scale(
+                txn, resource, scale, context, namespace=namespace, name=name, is_applied=is_applied
+            ),
             dry_run=options.dry_run,
         )
         return self._subresources.get_scale(resource, record)

@@ -6,7 +6,7 @@ Nothing that is passed in is changed; parts of it may be shared with the result,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,6 +23,7 @@ _canonical = msgspec.json.Encoder(order="sorted").encode
 
 SYSTEM_FIELDS = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink")
 """Metadata that only the store sets."""
+_OWN_FIELDS = (*SYSTEM_FIELDS, "resourceVersion")
 
 _EMPTY_IS_ABSENT = frozenset(
     {"labels", "annotations", "finalizers", "ownerReferences", "generateName", "namespace", "resourceVersion", "selfLink"}
@@ -192,15 +193,7 @@ def check_content_allowed(resource: Resource, name: str, namespace: Record | Non
 
 def replace(resource: Resource, current: Raw, raw: Raw) -> Raw:
     """The object after a client's replacement `raw`: its own metadata and status are kept from `current`."""
-    meta, old = raw["metadata"], current["metadata"]
-    for field in SYSTEM_FIELDS:
-        if field in old:
-            meta[field] = old[field]
-        else:
-            meta.pop(field, None)
-    meta.pop("resourceVersion", None)
-    if "resourceVersion" in old:
-        meta["resourceVersion"] = old["resourceVersion"]
+    _keep(current["metadata"], raw["metadata"], _OWN_FIELDS)
     if resource.has_status:
         raw.pop("status", None)
         if "status" in current:
@@ -208,22 +201,41 @@ def replace(resource: Resource, current: Raw, raw: Raw) -> Raw:
     return raw
 
 
-def replace_status(current: Raw, raw: Raw) -> Raw:
-    """The object after a client's write to its status: everything else is kept from `current`."""
+def _keep(old: Raw, meta: Raw, fields: Iterable[str]) -> None:
+    """Has `meta` say of `fields` what `old` says."""
+    for field in fields:
+        if field in old:
+            meta[field] = old[field]
+        else:
+            meta.pop(field, None)
+
+
+def replace_status(resource: Resource, current: Raw, raw: Raw) -> Raw:
+    """The object after a client's write to its status: the rest is kept from `current`.
+
+    But metadata of Kubernetes' own kinds are taken from the client here too, except for what `resource.status_keeps` names.
+    """
     result = dict(current)
-    result["metadata"] = dict(current["metadata"])
     if "status" in raw:
         result["status"] = raw["status"]
     else:
         result.pop("status", None)
+    if not resource.is_custom:
+        result["metadata"] = raw["metadata"]
+        _keep(current["metadata"], raw["metadata"], (*_OWN_FIELDS, *resource.status_keeps))
+        return result
+    result["metadata"] = dict(current["metadata"])
     # What the client says about its fields travels along; the tracker takes it from here.
     if "managedFields" in raw["metadata"]:
         result["metadata"]["managedFields"] = raw["metadata"]["managedFields"]
     return result
 
 
-def advance_generation(resource: Resource, current: Raw, raw: Raw) -> None:
-    """`generation` moves when anything outside metadata and status differs; status counts where it is no subresource."""
+def advance_generation(resource: Resource, current: Raw, raw: Raw, *, is_status: bool = False) -> None:
+    """`generation` moves when anything outside metadata and status differs; status counts where it is no subresource.
+
+    Where annotations count too (`Resource.generation_counts_annotations`), they don't in a write to the status.
+    """
     if not resource.generation_tracked:
         return
     before = current["metadata"].get("generation") or 0
@@ -232,6 +244,8 @@ def advance_generation(resource: Resource, current: Raw, raw: Raw) -> None:
     # A write to the status takes the other parts over as they are.
     is_shared = before_parts.keys() == parts.keys() and all(part is parts[key] for key, part in before_parts.items())
     changed = not is_shared and not same(before_parts, parts)
+    if resource.generation_counts_annotations and not is_status and not changed:
+        changed = current["metadata"].get("annotations") != raw["metadata"].get("annotations")
     raw["metadata"]["generation"] = before + 1 if changed else (before or 1)
 
 

@@ -295,7 +295,7 @@ def _kept(resource: Resource, before: Raw, after: Raw, subresource: str) -> Raw:
     """`after` as far as a hook may have its way: in the part of the object that this write is about."""
     after = _same_object(resource, before, after)
     if subresource == "status":
-        return replace_status(before, after)
+        return replace_status(resource, before, after)
     return replace_part(before, after, subresource) if subresource else replace(resource, before, after)
 
 

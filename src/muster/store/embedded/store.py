@@ -12,13 +12,11 @@ How it is put together: `core.py` hands out versions and shows what is committed
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from muster.objects.resources import Resource
-from muster.objects.status import NotFound, Raw
-from muster.objects.steps import done_in_turns
+from muster.objects.status import Raw
 from muster.store.contract import (
     DEFAULT_WRITE,
     Operation,
@@ -34,8 +32,6 @@ from muster.store.embedded.record_store import RecordStore
 
 Warnings = list[str]
 """Where a write puts what it has to say to the client. Named here, because inside the class `list` is a method."""
-
-_DELETE_CONCURRENCY = 64
 
 KUBERNETES_MINOR = 33
 """Which Kubernetes clients may take this for; what is missing of it is in docs/api-coverage.md."""
@@ -201,40 +197,15 @@ class EmbeddedStore(RecordStore):
         field_selector: str = "",
         propagation: Propagation = "Background",
         grace_period_s: int | None = None,
-        options: WriteOptions = DEFAULT_WRITE,
-        actor: Actor | None = None,
-        warnings: Warnings | None = None,
     ) -> None:
-        """Each object on its own, as it is listed now; one that somebody else deletes meanwhile is as good as deleted."""
-
-        async def delete_one(name: str, where: str) -> None:
-            try:
-                await self.delete_record(
-                    resource,
-                    name,
-                    where or None,
-                    options,
-                    propagation=propagation,
-                    grace_period_s=grace_period_s,
-                    actor=actor,
-                    warnings=warnings,
-                )
-            except NotFound:
-                return
-
-        # All are listed before the first is deleted: a list of the past takes the longer the more has changed since.
-        found, token = list[tuple[str, str]](), ""
-        while True:
-            steps = self.list_record_steps(
-                resource, namespace, label_selector=label_selector, field_selector=field_selector, continue_token=token
-            )
-            page = await done_in_turns(steps, lambda: asyncio.sleep(0))
-            found += [(record.name, record.namespace) for record in page.records]
-            token = page.continue_token
-            if not token:
-                break
-        for first in range(0, len(found), _DELETE_CONCURRENCY):
-            await asyncio.gather(*(delete_one(*one) for one in found[first : first + _DELETE_CONCURRENCY]))
+        await self.delete_records(
+            resource,
+            namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            propagation=propagation,
+            grace_period_s=grace_period_s,
+        )
 
     async def transaction(
         self, operations: Sequence[Operation], options: WriteOptions = DEFAULT_WRITE, *, actor: Actor | None = None

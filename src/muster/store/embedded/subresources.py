@@ -216,7 +216,15 @@ class Subresources:
         }
 
     async def put_scale(
-        self, txn: Transaction, resource: Resource, scale: Raw, context: WriteContext, *, namespace: str | None, name: str
+        self,
+        txn: Transaction,
+        resource: Resource,
+        scale: Raw,
+        context: WriteContext,
+        *,
+        namespace: str | None,
+        name: str,
+        is_applied: bool = False,
     ) -> Result:
         """Set the number of replicas; with a resourceVersion in `scale`, only if it is current."""
         served = self._registry.find(resource)
@@ -233,6 +241,8 @@ class Subresources:
             body = await self._shaper.admit_body("UPDATE", resource, context, body=wanted, old=before, subresource="scale")
             replicas = _replicas(resource, name, body)
         patch: Raw = {}
+        if is_applied:
+            patch = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name}}
         node = patch
         parts = spec_path.strip(".").split(".")
         for part in parts[:-1]:
@@ -245,7 +255,7 @@ class Subresources:
             patch,
             context,
             namespace=namespace,
-            patch_type=PatchType.MERGE,
+            patch_type=PatchType.APPLY if is_applied else PatchType.MERGE,
             tracked_as="scale",
             preconditions=Preconditions(resource_version=version or None),
         )

@@ -54,7 +54,7 @@ class Transaction:
             self.rests_on_pending = True
         # What it was when it was first read: what was made of that must not be stored over anything else.
         self._seen.setdefault(place, (collection, record.rv if record is not None else 0))
-        return record
+        return None if record is None else collection.shown(record)
 
     def write(self, resource: Resource, collection: Collection, type_: EventType, raw: Raw, *, was: Record | None) -> Result:
         """Put a change down. `was` is what `read` returned for it."""

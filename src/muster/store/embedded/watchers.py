@@ -18,6 +18,7 @@ from muster.objects.status import Expired
 from muster.store.contract import EventType
 from muster.store.embedded.collection import Collection, Waiter
 from muster.store.embedded.records import Event, Record, encode
+from muster.store.embedded.reshaping import event_shown
 from muster.store.embedded.scanning import Scan
 from muster.store.embedded.selection import Selection, in_version
 
@@ -149,6 +150,8 @@ class Watcher:
                 if len(events) > 1:
                     events = events[: self._fitting([event.record for event in events])]
                 self._position += len(events)
+            if events and events[0].rv <= self.collection.reshaping.until:
+                events = [event_shown(event, self.collection.shown) for event in events]
             if self._is_plain:
                 return events
             return [seen for event in events if (seen := self._selection.select(event)) is not None]
@@ -164,6 +167,8 @@ class Watcher:
                 raise
             if self._initial.is_done:
                 self._initial = None
+            if self.collection.reshaping.until:
+                found = list(map(self.collection.shown, found))
             selection = self._selection
             self._initial_read = found if selection.is_everything else [one for one in found if selection.matches(one)]
         part = self._initial_read[: self._fitting(self._initial_read)]

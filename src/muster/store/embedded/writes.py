@@ -69,6 +69,7 @@ class Writes:
         self._registry = registry
         self._shaper = shaper
         self._entropy = entropy
+        self._definitions = core.collection("customresourcedefinitions.apiextensions.k8s.io")
         self.hooks: dict[str, Hook] = {}
         """By kind (`Resource.qualified`)."""
 
@@ -97,6 +98,9 @@ class Writes:
                 if not await transaction.is_founded():
                     continue
                 return [self._unstored(result) for result in results]
+            if self._definitions.pending and any(("", one.collection.id) in self._definitions.pending for one in changes):
+                await core.settle()  # what it has to look like is being changed: it is shaped by that then
+                continue
             records, committed = core.submit(changes)
             if committed.done():
                 # Committed on the loop itself. A write is a place where others get to run, whichever way it is done.
@@ -226,7 +230,9 @@ class Writes:
         served = self._served_for_update(resource, subresource)
         if patch_type is PatchType.APPLY:
             key = self._key(resource, name, namespace)
-            return await self._apply(txn, resource, key, patch, context, subresource=subresource)
+            if preconditions is not None:
+                rules.check_preconditions(resource, self._existing(txn, served, resource, key), preconditions)
+            return await self._apply(txn, resource, key, patch, context, subresource=subresource, tracked_as=tracked_as)
         if patch_type is PatchType.STRATEGIC and served.is_custom:
             raise UnsupportedMediaType(
                 f"strategic merge patch is not supported for custom kinds such as {resource.kind}; send a merge patch",
@@ -240,7 +246,7 @@ class Writes:
             self._shaper.check_patch_size(resource, name, patch, len(record.value), context)
             await context.pause()
         current = in_version(record, resource.api_version).raw()
-        # All but the status is taken from `current` then, so it may be read once and be part of both.
+        # All but the status and metadata is taken from `current` then, so it may be read once and be part of both.
         is_shared = patch_type is PatchType.MERGE and subresource == "status"
         patched = patched_with(current, patch, patch_type, served.schema(resource.version))
         raw = rules.conform(resource, patched)
@@ -266,6 +272,7 @@ class Writes:
         context: WriteContext,
         *,
         subresource: str,
+        tracked_as: str,
     ) -> Result:
         """Server-side apply: creates what is not there."""
         served = self._registry.find(resource)
@@ -299,7 +306,7 @@ class Writes:
                 raw["metadata"]["managedFields"] = managed
             return self._put_new(txn, served, resource, key, raw)
         rules.check_version(resource, config, record, required=False)
-        merged = await self._applied(live, config, schema, now, context, subresource=subresource)
+        merged = await self._applied(live, config, schema, now, context, subresource=tracked_as or subresource)
         merged = rules.conform(resource, merged)
         return await self._replace(txn, resource, record, merged, context, subresource=subresource, is_applied=True)
 
@@ -328,7 +335,7 @@ class Writes:
         if current is None:
             current = in_version(record, resource.api_version).raw()
         if subresource == "status":
-            raw = rules.replace_status(current, raw)
+            raw = rules.replace_status(resource, current, raw)
         elif subresource:
             raw = replace_part(current, raw, subresource)
         else:
@@ -345,13 +352,15 @@ class Writes:
         else:
             raw = self._shaper.track(served, resource, raw, current, context, subresource=tracked_as or subresource)
         await context.pause()
-        return self.put(txn, served, record, current, raw)
+        return self.put(txn, served, record, current, raw, is_status=subresource == "status")
 
-    def put(self, txn: Transaction, served: Served, record: Record, current: Raw, raw: Raw) -> Result:
+    def put(
+        self, txn: Transaction, served: Served, record: Record, current: Raw, raw: Raw, *, is_status: bool = False
+    ) -> Result:
         """The change from `current` to `raw`: nothing, a new version, or, when it gave up its last hold, the object's end."""
         resource = served.stored
-        rules.advance_generation(resource, current, raw)
-        if rules.is_unchanged(current, raw):
+        rules.advance_generation(resource, current, raw, is_status=is_status)
+        if rules.is_unchanged(current, raw) and record.value == _stored_value(served, record):
             return Result(record=record)
         raw["apiVersion"] = served.stored.api_version
         type_ = EventType.DELETED if may_go(resource, raw) else EventType.MODIFIED
@@ -440,6 +449,13 @@ class Writes:
                 f"the name of the object ({raw['metadata'].get('name')!s:.100}) does not match the name on the URL ({key[1]})"
             )
         rules.check_namespace(resource, raw, key[0] or None)
+
+
+def _stored_value(served: Served, record: Record) -> bytes:
+    """What is stored of an object that may be shown in another shape: as in Kubernetes, a write that changes nothing of what is
+    shown puts that shape down."""
+    stored = served.collection.latest(record.key)
+    return record.value if stored is None or stored.rv != record.rv else stored.value
 
 
 def _stored(result: Result, by_change: Mapping[int, Record]) -> Record:
