@@ -259,7 +259,8 @@ class Webhooks:
             for field in ("apiVersion", "kind"):
                 if after.get(field) != before.get(field):
                     raise BadRequest(f"the patch changes {field}, which no webhook may")
-            after["apiVersion"] = request.object.get("apiVersion")
+            if match.resource.api_version != request.resource.api_version and request.subresource not in _OWN_KIND:
+                after = match.resource.converted(after, request.resource)
             return request.refill(after)
         except ApiError as error:
             self._metrics.rejected(hook.name, "admit", request.operation, "apiserver_internal_error")
@@ -385,10 +386,9 @@ def question_of(request: AdmissionRequest, resource: Resource, uid: str) -> Ques
 
 
 def _in_version(request: AdmissionRequest, resource: Resource, raw: Raw | None) -> Any:
-    """One shape per kind: versions differ in apiVersion only."""
-    if raw is None or request.subresource in _OWN_KIND or resource.version == request.resource.version:
+    if raw is None or request.subresource in _OWN_KIND or resource.api_version == request.resource.api_version:
         return raw
-    return {**raw, "apiVersion": resource.api_version}
+    return request.resource.converted(raw, resource)
 
 
 def _is_never_held_up(request: AdmissionRequest) -> bool:

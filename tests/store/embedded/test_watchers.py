@@ -202,8 +202,8 @@ async def test_a_version_still_to_come_is_waited_for() -> None:
     await write(store, "a")
     coming = str(int(store.resource_version) + 2)
     watchers = [
-        store.watch_records(CONFIG_MAPS, "default", resource_version=coming, **options)
-        for options in ({}, {"field_selector": "metadata.namespace=default"}, {"label_selector": "on!=yes"})
+        store.watch_records(CONFIG_MAPS, "default", resource_version=coming, field_selector=fields, label_selector=labels)
+        for fields, labels in (("", ""), ("metadata.namespace=default", ""), ("", "on!=yes"))
     ]
     reading = [asyncio.ensure_future(anext(watcher)) for watcher in watchers]
     await write(store, "b", "c")

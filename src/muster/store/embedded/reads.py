@@ -55,7 +55,7 @@ class Reads:
         record = served.collection.records.get((namespace or "" if resource.namespaced else "", name))
         if record is None:
             raise not_found(resource, name)
-        return in_version(record, resource.api_version)
+        return in_version(record, resource)
 
     # --- list ----------------------------------------------------------------------------------------------------
 
@@ -119,8 +119,8 @@ class Reads:
         else:
             found = yield from self._search(collection, selection, rv, start, limit)
         records: Sequence[Record] = found.records
-        if collection.is_mixed:
-            records = yield from _in_version(records, resource.api_version)
+        if not collection.is_as_stored(resource.api_version):
+            records = yield from _in_version(records, resource)
         token = make_token(core.identity, query, rv, found.next_key) if found.next_key is not None else ""
         return RecordPage(records, str(rv), token, found.remaining)
 
@@ -245,9 +245,9 @@ def _parse_version(text: str) -> int:
     return int(text)
 
 
-def _in_version(records: Sequence[Record], api_version: str) -> Steps[list[Record]]:
+def _in_version(records: Sequence[Record], resource: Resource) -> Steps[list[Record]]:
     changed: list[Record] = []
     for first in range(0, len(records), _CHANGED_LEN):
-        changed += [in_version(record, api_version) for record in records[first : first + _CHANGED_LEN]]
+        changed += [in_version(record, resource) for record in records[first : first + _CHANGED_LEN]]
         yield
     return changed

@@ -97,7 +97,7 @@ class Shaper:
         subresource: str = "",
     ) -> Raw:
         """`raw` ready to be stored but for its version and managed fields. Raises what the client is to hear."""
-        structural = served.structural(resource.version)
+        structural = served.structural(resource)
         context.size_bytes = self._check_size(resource, raw)
         await context.pause()
         raw = self._fields(served, resource, raw, context)
@@ -196,7 +196,7 @@ class Shaper:
         mode = context.options.field_validation
         if mode == "Ignore" and not served.is_from_crd:
             return raw
-        structural = served.structural(resource.version)
+        structural = served.structural(resource)
         if structural is None:
             return raw
         pruned, unknown = structural.prune(raw)
@@ -216,12 +216,12 @@ class Shaper:
         self, served: Served, resource: Resource, raw: Raw, old: Raw | None, context: WriteContext, *, subresource: str = ""
     ) -> Raw:
         """`raw` with managed fields that say what this write set."""
-        schema = served.schema(resource.version)
+        schema, beside = served.schema(resource), served.beside(resource)
         # Nobody owns what hooks add, nor the status that a new object begins with: Kubernetes settles the managers before.
         sent, context.unhooked = context.unhooked or raw, None
         if old is None and resource.has_status and "status" in sent and resource.qualified != "nodes":
             sent = {name: value for name, value in sent.items() if name != "status"}
-        tracked = track_update(old, sent, context.options.field_manager, schema, self._clock(), subresource)
+        tracked = track_update(old, sent, context.options.field_manager, schema, self._clock(), subresource, beside)
         if sent is raw:
             return tracked
         metadata = {name: value for name, value in raw["metadata"].items() if name != "managedFields"}

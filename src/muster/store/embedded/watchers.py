@@ -183,7 +183,7 @@ class Watcher:
             self._initial_read = found if selection.is_everything else [one for one in found if selection.matches(one)]
         part = self._initial_read[: self._fitting(self._initial_read)]
         self._initial_read = self._initial_read[len(part) :]
-        wanted = self._selection.api_version
+        wanted = self._selection.resource
         return [Event(EventType.ADDED, in_version(record, wanted), None) for record in part]
 
     def _fitting(self, records: Sequence[Record]) -> int:
@@ -207,9 +207,9 @@ class Watcher:
 
     @property
     def _is_plain(self) -> bool:
-        """Whether every event goes out as it is. Versions differ only for kinds that are served in more than one."""
+        """Whether every event goes out as it is."""
         selection = self._selection
-        return selection.is_everything and selection.namespace is None and not self.collection.is_mixed
+        return selection.is_everything and selection.namespace is None and self.collection.is_as_stored(selection.api_version)
 
     def _bookmark(self, annotations: dict[str, str] | None = None) -> Event:
         """Says: everything up to the store's present version has been sent."""
