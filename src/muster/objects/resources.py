@@ -28,6 +28,9 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True):
 class Conversion(msgspec.Struct, frozen=True, kw_only=True):
     """How a version that no object is kept in is made of the one that all are kept in, and back.
 
+    Versions of one group are held against one set of rules, those of the stored version: what is written is converted first. A
+    version of another group has its own.
+
     Both ways are pure functions of whole objects: they take any JSON object, leave it as it is, say nothing of `apiVersion`,
     and `to_stored(from_stored(raw))` is as good as `raw`. `managedFields` stay as they are, each entry in the version it names.
     """

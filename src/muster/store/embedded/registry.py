@@ -75,6 +75,11 @@ class Served:
             shape=root_shape(self.schema(other)),
         )
 
+    def shaped_as(self, resource: Resource) -> Resource:
+        """The version in which what is sent as `resource` gets its defaults and is checked (see `Conversion`)."""
+        is_ours = resource.conversion is not None and resource.group == self.stored.group
+        return self.stored if is_ours else resource
+
     def as_stored(self, resource: Resource, raw: Raw) -> Raw:
         """An object in the version of `resource` as it is kept. It may be `raw` itself, which then has another apiVersion."""
         if resource.conversion is not None:

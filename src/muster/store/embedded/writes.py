@@ -129,15 +129,18 @@ class Writes:
         raw = rules.conform(resource, obj)
         key = self._new_key(txn, served, resource, raw, namespace)
         now_text = format_time(self._core.clock())
+        shaped = served.shaped_as(resource)
+        if shaped is not resource:
+            raw = served.as_stored(resource, raw)
         # A node reports its state when it registers; everyone else's status comes later, through the subresource.
         drop_status = resource.has_status and not (resource.kind == "Node" and resource.group == "")
         rules.stamp_new(resource, raw, uid=random_uid(self._entropy), now_text=now_text, drop_status=drop_status)
-        raw = await self._shaper.shape(served, resource, raw, None, context)
+        raw = await self._shaper.shape(served, shaped, raw, None, context)
         raw = self._hooked(served, raw, None, context)
         await context.pause()
         raw = self._shaper.track(served, resource, raw, None, context)
         await context.pause()
-        return self._put_new(txn, served, resource, key, raw)
+        return self._put_new(txn, served, shaped, key, raw)
 
     def _put_new(self, txn: Transaction, served: Served, resource: Resource, key: Key, raw: Raw) -> Result:
         if txn.read(served.collection, key) is not None:
@@ -292,12 +295,15 @@ class Writes:
             raw = await self._applied(None, config, schema, beside, now, context)
             managed = raw["metadata"].get("managedFields")
             uid = random_uid(self._entropy)
+            shaped = served.shaped_as(resource)
+            if shaped is not resource:
+                raw = served.as_stored(resource, raw)
             rules.stamp_new(resource, raw, uid=uid, now_text=format_time(now), drop_status=resource.has_status)
-            raw = await self._shaper.shape(served, resource, raw, None, context)
+            raw = await self._shaper.shape(served, shaped, raw, None, context)
             raw = self._hooked(served, raw, None, context)
             if managed is not None:
                 raw["metadata"]["managedFields"] = managed
-            return self._put_new(txn, served, resource, key, raw)
+            return self._put_new(txn, served, shaped, key, raw)
         rules.check_version(resource, config, record, required=False)
         merged = await self._applied(live, config, schema, beside, now, context, subresource=subresource)
         merged = rules.conform(resource, merged)
@@ -335,16 +341,19 @@ class Writes:
     ) -> Result:
         """Store `raw` over `record`, as far as `subresource` lets it. `current` is what `record` says, where that is known."""
         served = self._registry.find(resource)
-        if current is None:
+        shaped = served.shaped_as(resource)
+        if shaped is not resource:
+            current, raw = record.raw(), served.as_stored(resource, raw)
+        elif current is None:
             current = in_version(record, resource).raw()
         if subresource == "status":
             raw = rules.replace_status(current, raw)
         elif subresource:
             raw = replace_part(current, raw, subresource)
         else:
-            raw = rules.replace(resource, current, raw)
+            raw = rules.replace(shaped, current, raw)
         managed = raw["metadata"].get("managedFields")
-        raw = await self._shaper.shape(served, resource, raw, current, context, subresource=subresource)
+        raw = await self._shaper.shape(served, shaped, raw, current, context, subresource=subresource)
         if not subresource:
             raw = self._hooked(served, raw, current, context)
         await context.pause()
@@ -355,7 +364,7 @@ class Writes:
         else:
             raw = self._shaper.track(served, resource, raw, current, context, subresource=tracked_as or subresource)
         await context.pause()
-        return self.put(txn, served, resource, record, current, raw)
+        return self.put(txn, served, shaped, record, current, raw)
 
     def put(self, txn: Transaction, served: Served, asked: Resource, record: Record, current: Raw, raw: Raw) -> Result:  # noqa: PLR0917
         """The change from `current` to `raw`, both in the version `asked` for: nothing, a new version, or, when it gave up its
