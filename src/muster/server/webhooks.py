@@ -203,7 +203,8 @@ class Webhooks:
     def _matches(self, is_mutating: bool, request: AdmissionRequest) -> Sequence[Match]:
         if request.is_judged:
             return ()
-        matches = self._configurations.matching(is_mutating, request.operation, request.resource, request.subresource)
+        asked = request.asked or request.resource
+        matches = self._configurations.matching(is_mutating, request.operation, asked, request.subresource)
         return () if matches and _is_never_held_up(request) else matches
 
     # --- mutating
@@ -355,7 +356,7 @@ class Webhooks:
 
 def question_of(request: AdmissionRequest, resource: Resource, uid: str) -> Question:
     """`request` as a webhook is asked about it, in the version of `resource`."""
-    asked = request.resource
+    asked = request.asked or request.resource
     raw = request.object or request.old or {}
     if request.subresource in _OWN_KIND:
         group, _, version = str(raw.get("apiVersion") or "").rpartition("/")

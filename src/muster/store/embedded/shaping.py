@@ -95,8 +95,10 @@ class Shaper:
         context: WriteContext,
         *,
         subresource: str = "",
+        asked: Resource | None = None,
     ) -> Raw:
-        """`raw` ready to be stored but for its version and managed fields. Raises what the client is to hear."""
+        """`raw` ready to be stored but for its version and managed fields. Raises what the client is to hear. `asked` is the
+        version that the client has written in, where that is not `resource`."""
         structural = served.structural(resource)
         context.size_bytes = self._check_size(resource, raw)
         await context.pause()
@@ -118,7 +120,7 @@ class Shaper:
                 return self._with_defaults(structural, resource, kept, old, is_status=False, settled=before)
 
             request = admission_request(operation, resource, context, raw=raw, old=old, subresource=subresource)
-            request.refill = refill
+            request.refill, request.asked = refill, asked
             changed = await self.admission.mutate(request)
             if changed is not None:
                 context.unhooked = raw

@@ -135,7 +135,7 @@ class Writes:
         # A node reports its state when it registers; everyone else's status comes later, through the subresource.
         drop_status = resource.has_status and not (resource.kind == "Node" and resource.group == "")
         rules.stamp_new(resource, raw, uid=random_uid(self._entropy), now_text=now_text, drop_status=drop_status)
-        raw = await self._shaper.shape(served, shaped, raw, None, context)
+        raw = await self._shaper.shape(served, shaped, raw, None, context, asked=resource)
         raw = self._hooked(served, raw, None, context)
         await context.pause()
         raw = self._shaper.track(served, resource, raw, None, context)
@@ -299,7 +299,7 @@ class Writes:
             if shaped is not resource:
                 raw = served.as_stored(resource, raw)
             rules.stamp_new(resource, raw, uid=uid, now_text=format_time(now), drop_status=resource.has_status)
-            raw = await self._shaper.shape(served, shaped, raw, None, context)
+            raw = await self._shaper.shape(served, shaped, raw, None, context, asked=resource)
             raw = self._hooked(served, raw, None, context)
             if managed is not None:
                 raw["metadata"]["managedFields"] = managed
@@ -353,7 +353,7 @@ class Writes:
         else:
             raw = rules.replace(shaped, current, raw)
         managed = raw["metadata"].get("managedFields")
-        raw = await self._shaper.shape(served, shaped, raw, current, context, subresource=subresource)
+        raw = await self._shaper.shape(served, shaped, raw, current, context, subresource=subresource, asked=resource)
         if not subresource:
             raw = self._hooked(served, raw, current, context)
         await context.pause()
