@@ -110,8 +110,14 @@ def test_timeout_ends_the_stream(server: RunningServer, maps: str) -> None:
 
 def test_refused_before_it_begins(server: RunningServer, maps: str) -> None:
     assert server.request("GET", f"{maps}?watch=true", headers={"accept": "application/yaml"}).code == 406
-    future = server.request("GET", f"{maps}?watch=true&resourceVersion=99999999")
+    initial = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
+    future = server.request("GET", f"{maps}?watch=true&resourceVersion=99999999&{initial}")
     assert (future.code, future.reason) == (504, "Timeout")
+
+
+def test_a_version_still_to_come_is_waited_for(server: RunningServer, maps: str) -> None:
+    reply = server.request("GET", f"{maps}?watch=true&resourceVersion=99999999&timeoutSeconds=1&allowWatchBookmarks=true")
+    assert (reply.code, reply.body) == (200, b"")
 
 
 @pytest.fixture

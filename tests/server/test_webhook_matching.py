@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from muster.objects.catalog import CATALOG
+from muster.objects.kinds.events import renamed
 from muster.objects.resources import Resource
 from muster.objects.status import NotFound, Raw
+from muster.server.admission_review import KindName
 from muster.server.webhook_matching import (
     MUTATING,
     VALIDATING,
@@ -20,6 +22,7 @@ from muster.server.webhook_matching import (
     read_configuration,
 )
 from muster.server.webhook_services import Unresolved, addresses
+from muster.server.webhooks import question_of
 from muster.store.embedded import AdmissionRequest
 
 PODS = CATALOG.by_kind("", "Pod")
@@ -108,6 +111,34 @@ def test_match_policy(policy: str | None, asked: Resource, said: str, shown: Res
     (hook,) = read_configuration(VALIDATING, configuration("c", webhook(rule(versions=said), **more)))
     found = match_rules(hook, "CREATE", asked, "", versions_of)
     assert (found.resource if found else None) == shown
+
+
+def test_an_equivalent_may_be_of_another_group() -> None:
+    old, new = CATALOG.by_kind("", "Event"), CATALOG.by_kind("events.k8s.io", "Event")
+    said = rule(groups="events.k8s.io", resources="events")
+    (hook,) = read_configuration(VALIDATING, configuration("c", webhook(said)))
+    found = match_rules(hook, "CREATE", old, "", lambda _: [old, new])
+    assert found is not None
+    assert found.resource is new
+    raw: Raw = {"apiVersion": "v1", "kind": "Event", "metadata": {"name": "x", "namespace": "ns"}, "message": "m"}
+    question = question_of(request(old, new=raw, operation="CREATE"), new, "uid")
+    assert question.object == {**renamed(raw), "apiVersion": "events.k8s.io/v1"}
+    assert question.kind == KindName("events.k8s.io", "v1", "Event")
+    assert question.request_kind == KindName("", "v1", "Event")
+
+
+def test_a_write_that_is_checked_in_another_version_is_told_in_that_of_the_client() -> None:
+    newest = CATALOG.by_kind("autoscaling", "HorizontalPodAutoscaler")
+    first = CATALOG.by_plural("autoscaling", "v1", "horizontalpodautoscalers")
+    assert first is not None
+    metric = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}}
+    raw: Raw = {"apiVersion": "autoscaling/v2", "metadata": {"name": "x"}, "spec": {"maxReplicas": 3, "metrics": [metric]}}
+    asked = request(newest, new=raw, operation="CREATE")
+    asked.asked = first
+    question = question_of(asked, first, "uid")
+    assert question.object is not None
+    assert question.object["spec"] == {"maxReplicas": 3, "targetCPUUtilizationPercentage": 50}
+    assert question.kind == question.request_kind == KindName("autoscaling", "v1", "HorizontalPodAutoscaler")
 
 
 def labelled(**labels: str) -> Raw:

@@ -66,7 +66,6 @@ def embedded_controllers(
     return [
         ServiceAccounts(ca_pem),
         EventExpiry(),
-        EventExpiry(group="events.k8s.io"),
         Disruption(),
         PodGarbage(),
         EndpointsKeeper(),

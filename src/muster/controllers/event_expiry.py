@@ -26,14 +26,11 @@ class EventSeries(View):
 
 
 class EventView(View):
-    """Of both `v1` and `events.k8s.io/v1`, which keeps the old names under `deprecated`."""
-
     metadata: EventMeta = msgspec.field(default_factory=EventMeta)
     series: EventSeries | None = None
     last_timestamp: str = ""
     event_time: str = ""
     first_timestamp: str = ""
-    deprecated_last_timestamp: str = ""
 
 
 def last_seen(event: EventView) -> float | None:
@@ -41,7 +38,6 @@ def last_seen(event: EventView) -> float | None:
     candidates = (
         event.series.last_observed_time if event.series else "",
         event.last_timestamp,
-        event.deprecated_last_timestamp,
         event.event_time,
         event.first_timestamp,
         event.metadata.creation_timestamp,
@@ -64,12 +60,13 @@ def plan(target: Target, event: EventView, now: float, ttl_s: float = TTL_S) -> 
 
 
 class EventExpiry(Controller):
-    """Keys are Events of one API group: the embedded store keeps those of `v1` and of `events.k8s.io` apart."""
+    """Keys are Events as `v1` shows them: those that were written as `events.k8s.io/v1` are among them."""
 
-    def __init__(self, ttl_s: float = TTL_S, group: str = "") -> None:
-        self.name = f"event-expiry.{group}" if group else "event-expiry"
+    name = "event-expiry"
+
+    def __init__(self, ttl_s: float = TTL_S) -> None:
         self._ttl_s = ttl_s
-        self._events = Watch(group=group, kind="Event", view=EventView, keep="nothing")
+        self._events = Watch(group="", kind="Event", view=EventView, keep="nothing")
         self.watches = (self._events,)
 
     def reconcile(self, key: ObjectKey, caches: Caches, now: float) -> Plan:

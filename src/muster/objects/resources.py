@@ -6,8 +6,11 @@ become further ones (`from_crd` there).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
+from muster.objects.status import Raw
 from muster.objects.view import View
 
 
@@ -22,8 +25,25 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True):
     format: str = ""
 
 
+class Conversion(msgspec.Struct, frozen=True, kw_only=True):
+    """How a version that no object is kept in is made of the one that all are kept in, and back.
+
+    Versions of one group are held against one set of rules, those of the stored version: what is written is converted first. A
+    version of another group has its own.
+
+    Both ways are pure functions of whole objects: they take any JSON object, leave it as it is, say nothing of `apiVersion`,
+    and `to_stored(from_stored(raw))` is as good as `raw`. `managedFields` stay as they are, each entry in the version it names.
+    """
+
+    stored_group: str
+    from_stored: Callable[[Raw], Raw]
+    to_stored: Callable[[Raw], Raw]
+    stored_field: Callable[[str], str] = str
+    """What a selectable field is called in the stored version."""
+
+
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind in one version. Two Resources are the same kind if `group` and `kind` are equal."""
+    """One kind in one version. Two Resources are the same kind if `group` and `kind` are equal, or if `collection` is."""
 
     group: str
     version: str
@@ -54,6 +74,9 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     status_keeps: frozenset[str] = frozenset()
     """Metadata that a write to the status leaves as it is. Of custom kinds that is all of it, whatever this says."""
 
+    conversion: Conversion | None = None
+    """Set where objects are kept in another version than this, in this group or in another one."""
+
     @property
     def api_version(self) -> str:
         return f"{self.group}/{self.version}" if self.group else self.version
@@ -64,8 +87,23 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
+    def collection(self) -> str:
+        """The `qualified` of the version that its objects are kept in: one set of objects may have names in two groups."""
+        if self.conversion is None:
+            return self.qualified
+        return f"{self.plural}.{self.conversion.stored_group}" if self.conversion.stored_group else self.plural
+
+    @property
     def has_status(self) -> bool:
         return "status" in self.subresources
+
+    def converted(self, raw: Raw, wanted: Resource) -> Raw:
+        """An object of this version in another version of its kind. `raw` stays as it is."""
+        if self.conversion is not None:
+            raw = self.conversion.to_stored(raw)
+        if wanted.conversion is not None:
+            raw = wanted.conversion.from_stored(raw)
+        return {**raw, "apiVersion": wanted.api_version}
 
     def path(self, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
         """The URL path under the server's root."""

@@ -153,7 +153,7 @@ class Memory:
     # --- look-ups in the store itself
 
     def _versions_of(self, resource: Resource) -> list[Resource]:
-        return [other for other in self._store.catalog if (other.group, other.kind) == (resource.group, resource.kind)]
+        return [other for other in self._store.catalog if other.collection == resource.collection]
 
     def namespace_labels(self, name: str) -> Mapping[str, str] | None:
         try:

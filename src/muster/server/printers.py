@@ -95,9 +95,8 @@ def _event(raw: Raw, now: float) -> Sequence[Any]:
     series = part(raw, "series")
     first = raw.get("firstTimestamp") or raw.get("eventTime") or part(raw, "metadata").get("creationTimestamp")
     last = series.get("lastObservedTime") or raw.get("lastTimestamp") or first
-    about = part(raw, "involvedObject") or part(raw, "regarding")
-    source = part(raw, "source") or part(raw, "deprecatedSource")
-    parts = [text(source, "component") or text(raw, "reportingComponent") or text(raw, "reportingController")]
+    about, source = part(raw, "involvedObject"), part(raw, "source")
+    parts = [text(source, "component") or text(raw, "reportingComponent")]
     parts += [text(source, "host")] if source.get("host") else []
     name = text(about, "kind").lower()
     return [
@@ -107,7 +106,7 @@ def _event(raw: Raw, now: float) -> Sequence[Any]:
         f"{name}/{text(about, 'name')}" if about.get("name") else name,
         text(about, "fieldPath"),
         ", ".join(p for p in parts if p),
-        (text(raw, "message") or text(raw, "note")).strip(),
+        text(raw, "message").strip(),
         since(first, now),
         number(series, "count") or number(raw, "count") or 1,
         text(part(raw, "metadata"), "name"),
@@ -383,7 +382,6 @@ PRINTERS: Mapping[tuple[str, str], Printer] = {
     ),
     ("", "Service"): _printer(_service, "Type", "Cluster-IP", "External-IP", "Port(s)", _AGE, _SELECTOR),
     ("", "Event"): _EVENT,
-    ("events.k8s.io", "Event"): _EVENT,
     ("", "ConfigMap"): _printer(_config_map, _int("Data"), _AGE),
     ("", "Secret"): _printer(_secret, "Type", _int("Data"), _AGE),
     ("", "ServiceAccount"): _printer(_service_account, _int("Secrets"), _AGE),

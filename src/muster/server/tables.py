@@ -17,7 +17,7 @@ import msgspec
 
 from muster.objects import jsonpath
 from muster.objects.ages import INVALID, UNKNOWN, since
-from muster.objects.resources import Column, Resource
+from muster.objects.resources import Column, Conversion, Resource
 from muster.objects.status import Raw
 from muster.server.cells import Printer
 from muster.server.printers import PRINTERS
@@ -58,8 +58,20 @@ def table(
 
 
 def printer_for(resource: Resource) -> Printer:
+    conversion = resource.conversion
+    if conversion is not None:
+        return _converting(conversion, resource.kind, resource.columns)
     own = PRINTERS.get((resource.group, resource.kind))
     return own if own is not None else _generic(resource.columns)
+
+
+@functools.lru_cache(maxsize=64)
+def _converting(conversion: Conversion, kind: str, columns: tuple[Column, ...]) -> Printer:
+    """Of objects in another version than they are kept in: a table shows the same of them in every version."""
+    own = PRINTERS.get((conversion.stored_group, kind))
+    if own is None:
+        return _generic(columns)
+    return Printer(own.columns, lambda raw, now: own.cells(conversion.to_stored(raw), now), names_itself=own.names_itself)
 
 
 def partial_metadata(raw: Raw, api_version: str = "meta.k8s.io/v1") -> Raw:

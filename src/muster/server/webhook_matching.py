@@ -162,7 +162,7 @@ def _names(names: Sequence[str], one: str) -> bool:
 
 
 Equivalents = Callable[[Resource], Sequence[Resource]]
-"""The versions in which a kind is served."""
+"""The versions in which a kind is served, those of another group included."""
 
 
 def match_rules(hook: Hook, operation: str, resource: Resource, subresource: str, equivalents: Equivalents) -> Match | None:
@@ -171,7 +171,7 @@ def match_rules(hook: Hook, operation: str, resource: Resource, subresource: str
         return Match(hook, resource)
     if hook.is_equivalent:
         for rule, other in itertools.product(hook.rules, equivalents(resource)):
-            if other.version != resource.version and rule.matches(operation, other, subresource):
+            if other.api_version != resource.api_version and rule.matches(operation, other, subresource):
                 return Match(hook, other)
     return None
 

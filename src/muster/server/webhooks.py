@@ -203,7 +203,8 @@ class Webhooks:
     def _matches(self, is_mutating: bool, request: AdmissionRequest) -> Sequence[Match]:
         if request.is_judged:
             return ()
-        matches = self._configurations.matching(is_mutating, request.operation, request.resource, request.subresource)
+        asked = request.asked or request.resource
+        matches = self._configurations.matching(is_mutating, request.operation, asked, request.subresource)
         return () if matches and _is_never_held_up(request) else matches
 
     # --- mutating
@@ -259,7 +260,8 @@ class Webhooks:
             for field in ("apiVersion", "kind"):
                 if after.get(field) != before.get(field):
                     raise BadRequest(f"the patch changes {field}, which no webhook may")
-            after["apiVersion"] = request.object.get("apiVersion")
+            if match.resource.api_version != request.resource.api_version and request.subresource not in _OWN_KIND:
+                after = match.resource.converted(after, request.resource)
             return request.refill(after)
         except ApiError as error:
             self._metrics.rejected(hook.name, "admit", request.operation, "apiserver_internal_error")
@@ -354,7 +356,7 @@ class Webhooks:
 
 def question_of(request: AdmissionRequest, resource: Resource, uid: str) -> Question:
     """`request` as a webhook is asked about it, in the version of `resource`."""
-    asked = request.resource
+    asked = request.asked or request.resource
     raw = request.object or request.old or {}
     if request.subresource in _OWN_KIND:
         group, _, version = str(raw.get("apiVersion") or "").rpartition("/")
@@ -385,10 +387,9 @@ def question_of(request: AdmissionRequest, resource: Resource, uid: str) -> Ques
 
 
 def _in_version(request: AdmissionRequest, resource: Resource, raw: Raw | None) -> Any:
-    """One shape per kind: versions differ in apiVersion only."""
-    if raw is None or request.subresource in _OWN_KIND or resource.version == request.resource.version:
+    if raw is None or request.subresource in _OWN_KIND or resource.api_version == request.resource.api_version:
         return raw
-    return {**raw, "apiVersion": resource.api_version}
+    return request.resource.converted(raw, resource)
 
 
 def _is_never_held_up(request: AdmissionRequest) -> bool:

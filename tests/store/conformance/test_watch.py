@@ -157,6 +157,20 @@ async def test_a_bookmarks_version_can_be_watched_from(store: Store, namespace: 
         assert brief(await watch.take(1)) == [("ADDED", "later")]
 
 
+async def test_from_a_version_still_to_come_shows_what_follows_it(store: Store, namespace: str) -> None:
+    maps = await store.resource("", "ConfigMap")
+    coming = int((await store.list(maps, namespace)).resource_version) + 12
+    watch = store.watch(maps, namespace, resource_version=str(coming), label_selector="ours=yes")
+    async with asyncio.timeout(60), contextlib.aclosing(watch):  # type: ignore[type-var]
+        first = asyncio.ensure_future(anext(watch))
+        versions: list[int] = []
+        # Others may write too, so the version comes with our writes or without them.
+        while not versions or versions[-1] <= coming:
+            made = await store.create(maps, config_map(f"m{len(versions)}", labels={"ours": "yes"}), namespace)
+            versions.append(int(made["metadata"]["resourceVersion"]))
+        assert int((await first).resource_version) == next(version for version in versions if version > coming)
+
+
 async def test_a_compacted_version_is_expired(backend: Backend, store: Store, namespace: str) -> None:
     # Events are the kind that kube-apiserver reads from etcd itself, so that its history ends where etcd's does.
     events = await store.resource("", "Event")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from muster.objects.status import BadRequest
@@ -76,7 +77,7 @@ def test_bad_selectors(labels: str, fields: str, message: str) -> None:
 
 def test_another_version_differs_in_its_name_only() -> None:
     old = record("a", 4)
-    assert in_version(old, "v1") is old
-    new = in_version(old, "example.com/v2")
+    assert in_version(old, PODS) is old
+    new = in_version(old, msgspec.structs.replace(PODS, group="example.com", version="v2"))
     assert new.raw() == {**old.raw(), "apiVersion": "example.com/v2"}
     assert (new.rv, new.api_version) == (4, "example.com/v2")

@@ -228,23 +228,23 @@ def _fill_rules(rules: dict[str, Any], policies: list[tuple[str, int]], window_s
         rules["policies"] = [{"type": kind, "value": value, "periodSeconds": 15} for kind, value in policies]
 
 
-RESOURCES: tuple[Resource, ...] = (
-    Resource(
-        group="autoscaling",
-        version="v2",
-        kind="HorizontalPodAutoscaler",
-        plural="horizontalpodautoscalers",
-        short_names=("hpa",),
-        categories=("all",),
-        subresources=frozenset({"status"}),
-        view=HorizontalPodAutoscaler,
-        columns=(
-            Column(name="Reference", path=".spec.scaleTargetRef.name"),
-            Column(name="Targets", path=".spec.metrics"),
-            Column(name="MinPods", path=".spec.minReplicas"),
-            Column(name="MaxPods", path=".spec.maxReplicas", type="integer"),
-            Column(name="Replicas", path=".status.currentReplicas", type="integer"),
-            AGE,
-        ),
+AUTOSCALER: Final = Resource(
+    group="autoscaling",
+    version="v2",
+    kind="HorizontalPodAutoscaler",
+    plural="horizontalpodautoscalers",
+    short_names=("hpa",),
+    categories=("all",),
+    subresources=frozenset({"status"}),
+    view=HorizontalPodAutoscaler,
+    columns=(
+        Column(name="Reference", path=".spec.scaleTargetRef.name"),
+        Column(name="Targets", path=".spec.metrics"),
+        Column(name="MinPods", path=".spec.minReplicas"),
+        Column(name="MaxPods", path=".spec.maxReplicas", type="integer"),
+        Column(name="Replicas", path=".status.currentReplicas", type="integer"),
+        AGE,
     ),
 )
+
+RESOURCES: tuple[Resource, ...] = (AUTOSCALER,)

@@ -1,12 +1,18 @@
-"""Events: what happened to an object, for people to read. Two groups, one set of stored objects. Pure."""
+"""Events: what happened to an object, for people to read. Two groups, one set of stored objects. Pure.
+
+They are kept as `v1` has them. `events.k8s.io/v1` has other names for some of the fields, and that is all the difference: what
+is written in one group is read in the other.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Final
 
 from muster.objects.kinds.base import Native, NativeObject
 from muster.objects.kinds.references import ObjectReference
-from muster.objects.resources import Column, Resource
+from muster.objects.resources import Column, Conversion, Resource
+from muster.objects.status import Raw
 from muster.objects.time import Timestamp
 from muster.objects.view import Int32
 
@@ -44,18 +50,11 @@ class Event(NativeObject, kw_only=True):
     reporting_instance: Annotated[str, "Which instance of it."] = ""
 
 
-class SeriesOfEvents(Native):
-    """The same thing again and again."""
-
-    count: Annotated[Int32, "How often so far."]
-    last_observed_time: Annotated[Timestamp, "When last."]
-
-
 class EventsEvent(NativeObject, kw_only=True):
     """Something that happened to an object, in the newer group's spelling."""
 
-    event_time: Annotated[Timestamp, "When it happened, to the microsecond."]
-    series: Annotated[SeriesOfEvents | None, "Set when it goes on."] = None
+    event_time: Annotated[Timestamp, "When it happened, to the microsecond."] = ""
+    series: Annotated[EventSeries | None, "Set when it goes on."] = None
     reporting_controller: Annotated[str, "Controller that reported it."] = ""
     reporting_instance: Annotated[str, "Which instance of it."] = ""
     action: Annotated[str, "What was done about it."] = ""
@@ -68,6 +67,29 @@ class EventsEvent(NativeObject, kw_only=True):
     deprecated_first_timestamp: Annotated[Timestamp, "When it was first seen, in the core group's spelling."] = ""
     deprecated_last_timestamp: Annotated[Timestamp, "When it was last seen, in the core group's spelling."] = ""
     deprecated_count: Annotated[Int32, "How often it was seen, in the core group's spelling."] = 0
+
+
+_PAIRS: Final = (
+    ("involvedObject", "regarding"),
+    ("message", "note"),
+    ("source", "deprecatedSource"),
+    ("firstTimestamp", "deprecatedFirstTimestamp"),
+    ("lastTimestamp", "deprecatedLastTimestamp"),
+    ("count", "deprecatedCount"),
+    ("reportingComponent", "reportingController"),
+)
+_OTHER_NAMES: Final[Mapping[str, str]] = {**dict(_PAIRS), **{new: old for old, new in _PAIRS}}
+"""Each name of a pair becomes the other, whichever way it goes: so nothing is lost of an object that has both."""
+
+
+def renamed(raw: Raw) -> Raw:
+    """The Event in the other group's spelling."""
+    return {_OTHER_NAMES.get(name, name): value for name, value in raw.items()}
+
+
+def _stored_field(path: str) -> str:
+    name, dot, rest = path.partition(".")
+    return _OTHER_NAMES.get(name, name) + dot + rest
 
 
 RESOURCES: tuple[Resource, ...] = (
@@ -102,5 +124,6 @@ RESOURCES: tuple[Resource, ...] = (
             "reportingController",
             "type",
         ),
+        conversion=Conversion(stored_group="", from_stored=renamed, to_stored=renamed, stored_field=_stored_field),
     ),
 )

@@ -35,11 +35,11 @@ from muster.objects.patch.typed import (
     collapse_atomic,
     compare,
     field_set,
-    in_terms_of,
     merge,
     prune,
     without_nulls,
 )
+from muster.objects.patch.versions import NO_VERSIONS, Comparison, Versions, remembered, terms_here
 from muster.objects.status import BadRequest, Cause, Conflict, Raw, shown
 from muster.objects.steps import Steps, done_at_once
 from muster.objects.time import format_time
@@ -81,13 +81,15 @@ def apply_server_side(  # noqa: PLR0917 - the order of a sentence: who applies w
     force: bool = False,
     *,
     subresource: str = "",
+    beside: Versions = NO_VERSIONS,
 ) -> Raw:
     """The object after `manager` has applied `config`; `live` is None when there is no object yet.
 
     Conflict lists each field that another manager owns with another value (cause FieldManagerConflict). BadRequest and Invalid
-    name the field of a configuration that can't be applied. The caller leaves out what `subresource` does not cover.
+    name the field of a configuration that can't be applied. The caller leaves out what `subresource` does not cover. `beside`
+    are the kind's other versions, if they differ by more than their names.
     """
-    return done_at_once(apply_steps(live, config, manager, schema, now, force, subresource=subresource))
+    return done_at_once(apply_steps(live, config, manager, schema, now, force, subresource=subresource, beside=beside))
 
 
 def apply_steps(  # noqa: PLR0917 - as above
@@ -99,6 +101,7 @@ def apply_steps(  # noqa: PLR0917 - as above
     force: bool = False,
     *,
     subresource: str = "",
+    beside: Versions = NO_VERSIONS,
 ) -> Steps[Raw]:
     """`apply_server_side`, stopping between its walks through the object: for large ones, each takes a while."""
     wanted = _checked_config(live, config, manager)
@@ -111,25 +114,34 @@ def apply_steps(  # noqa: PLR0917 - as above
     managers = read_managers(_entries(live)) if live is not None else {}
     if live is not None and not managers:
         managers = _claimed_by_nobody_known(work.live, shape, now)
+    managers = remembered(managers, beside)
     key = entry_key(manager, "Apply", "", subresource)
     before = managers.get(key)
     yield
 
     claimed = field_set(wanted, shape, strict=True)
     owned = difference(claimed, _UNOWNED)
-    others = {k: e.owning(collapse_atomic(e.fields, shape)) for k, e in managers.items() if k != key}
+    others = {
+        k: e.owning(collapse_atomic(e.fields, version.shape if (version := beside.get(e.api_version)) else shape))
+        for k, e in managers.items()
+        if k != key
+    }
     yield
     merged = merge(work.live, wanted, shape)
     if before is not None:
-        dropped = in_terms_of(before.fields, shape, work.live)
+        dropped = terms_here(before.fields, before.api_version, work.live, shape, beside)
         # In the common case all that was stated before is stated again, and nothing is to be removed.
         if dropped != owned:
-            everyone = union_all([claimed, *(entry.fields for entry in others.values())])
+            theirs = (
+                e.fields if e.api_version not in beside else terms_here(e.fields, e.api_version, work.live, shape, beside)
+                for e in others.values()
+            )
+            everyone = union_all([claimed, *theirs])
             merged = prune(merged, dropped, everyone, shape)
     yield
-    changes = compare(work.live, merged, shape)
-    others = work.settle(others, changes.written)
-    after: Managers = {k: e.owning(difference(e.fields, changes.removed)) for k, e in others.items()}
+    changes = Comparison(work.live, merged, shape, beside)
+    others = work.settle(others, changes)
+    after: Managers = {k: e.owning(difference(e.fields, changes.of(e.api_version).removed)) for k, e in others.items()}
 
     yield
     if holds_null(wanted):
@@ -152,6 +164,7 @@ def track_update(  # noqa: PLR0917 - the same order
     schema: Schema,
     now: float,
     subresource: str = "",
+    beside: Versions = NO_VERSIONS,
 ) -> Raw:
     """`new`, about to replace `old` (None on create), with `metadata.managedFields` brought up to date.
 
@@ -172,15 +185,16 @@ def track_update(  # noqa: PLR0917 - the same order
     if not managers and old is not None and _has_content(before, shape):
         # Nobody owns anything of what there is. Owning this change alone would let the next apply overwrite the rest unasked.
         return result
-    changes = compare(before, result, shape)
+    comparison = Comparison(before, result, shape, beside)
     after: Managers = {}
-    for key, entry in managers.items():
+    for key, entry in remembered(managers, beside).items():
+        changes = comparison.of(entry.api_version)
         kept = difference(difference(entry.fields, changes.written), changes.removed)
         if kept:
             after[key] = entry.owning(kept)
     api_version = _text(new.get("apiVersion"))
     key = entry_key(manager, "Update", api_version, subresource)
-    mine = difference(changes.written, _UNOWNED)
+    mine = difference(comparison.here.written, _UNOWNED)
     previous = after.get(key)
     owned = union(previous.fields, mine) if previous is not None else mine
     if owned:
@@ -202,9 +216,9 @@ class _Apply:
         self._force = force
         self._is_kubectl = is_kubectl
 
-    def settle(self, others: Managers, changed: Fields) -> Managers:
+    def settle(self, others: Managers, changes: Comparison) -> Managers:
         """`others` without the fields that this application takes from them. Conflict unless it may."""
-        conflicts = {key: intersection(entry.fields, changed) for key, entry in others.items()}
+        conflicts = {key: intersection(entry.fields, changes.of(entry.api_version).written) for key, entry in others.items()}
         conflicts = {key: fields for key, fields in conflicts.items() if fields}
         if conflicts and not self._force:
             allowed = self._allowed_by_last_applied()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ipaddress
 from typing import Any, Final
 
-import msgspec
-
 from muster.objects.names import (
     validate_config_key,
     validate_label_name,
@@ -206,7 +204,7 @@ def check_endpoint_slice(report: Report, raw: Raw, old: Raw | None) -> None:
         check_immutable(report, raw.get("addressType"), old.get("addressType"), "addressType")
 
 
-# -- nodes, namespaces, quotas, events --------------------------------------------------------------------------------------
+# -- nodes, namespaces, quotas ----------------------------------------------------------------------------------------------
 
 
 def check_node(report: Report, raw: Raw, old: Raw | None) -> None:
@@ -259,17 +257,6 @@ def check_limit_range(report: Report, raw: Raw, old: Raw | None) -> None:
         for name, ratio in amounts["maxLimitRequestRatio"].items():
             if ratio < Quantity.of(1):
                 report.invalid(f"{where}.maxLimitRequestRatio[{name}]", str(ratio), "must be 1 or more")
-
-
-def check_event(report: Report, raw: Raw, old: Raw | None) -> None:
-    subject = obj(raw, "involvedObject") or obj(raw, "regarding")
-    namespace, about = text(obj(raw, "metadata"), "namespace"), text(subject, "namespace")
-    if about and namespace != about:
-        report.invalid("involvedObject.namespace", about, f"does not match event.namespace ({namespace})")
-    elif not about and namespace not in ("", "default"):
-        report.invalid("involvedObject.namespace", about, "events about cluster-wide objects belong into the namespace default")
-    if len(msgspec.json.encode(raw.get("message") or raw.get("note") or "")) > CONFIG_BYTES_MAX:
-        report.too_long("message", f"may not be more than {CONFIG_BYTES_MAX} bytes")
 
 
 def check_service_account(report: Report, raw: Raw, old: Raw | None) -> None:

@@ -46,6 +46,7 @@ class AdmissionRequest(msgspec.Struct, kw_only=True):
 
     operation: AdmissionOperation
     resource: Resource
+    """The version that `old` and `object` are in."""
     namespace: str
     name: str
     old: Raw | None
@@ -59,6 +60,8 @@ class AdmissionRequest(msgspec.Struct, kw_only=True):
     refill: Callable[[Raw], Raw] = _as_it_is
     """What a changed object comes to: with defaults, and without changes where this write may make none. For hooks that show
     the result of one step to the next. Raises what the client is to hear."""
+    asked: Resource | None = None
+    """The version that the client has written in, where that is another."""
     is_judged: bool = False
     """Follows from a Binding, an Eviction or a Scale that a `BodyAdmission` was asked about."""
 

@@ -50,7 +50,7 @@ class Collection:
         self.api_version = ""
         """The version that new objects are stored in."""
         self.is_mixed = False
-        """Whether an object may have to be shown in another version than it is stored in."""
+        """Whether objects may be stored in other versions than `api_version`: those of custom kinds that have several."""
         self.reshaping = Reshaping()
         self._keys: list[Key] = []
         self._waiters: dict[Waiter, None] = {}
@@ -105,6 +105,10 @@ class Collection:
         self.api_version = stored
         self.is_mixed = len(api_versions) > 1 or any(r.api_version != stored for r in self.records.values())
         self._set_fields(fields)
+
+    def is_as_stored(self, api_version: str) -> bool:
+        """Whether all there is can be shown in this version as it is, byte for byte, unless `reshaping` has it otherwise."""
+        return api_version == self.api_version and not self.is_mixed
 
     def _set_fields(self, paths: Sequence[str]) -> None:
         """Make `paths` selectable. What is already here is read again."""

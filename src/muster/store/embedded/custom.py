@@ -96,7 +96,7 @@ class CustomKinds:
         # The version that objects are kept in need not be one that is served.
         stored = msgspec.structs.replace(resources[0], version=stored_version)
         stored = next((resource for resource in resources if resource.version == stored_version), stored)
-        schemas = {resource.version: schema_from_crd(crd, resource.version) for resource in resources}
+        schemas = {resource.api_version: schema_from_crd(crd, resource.version) for resource in resources}
         collection = self._core.collection(name)
         served = Served(resources, stored, collection, {v: s for v, s in schemas.items() if s is not None})
         collection.reshaping.take(schema_from_crd(crd, stored_version), until)

@@ -30,7 +30,7 @@ from msgspec import json
 
 from muster.store.embedded.errors import StoreCorrupt, StoreTooOld
 from muster.store.embedded.lock import DirectoryLock
-from muster.store.embedded.migrations import FORMAT, MIGRATIONS, Migration, migrate
+from muster.store.embedded.migrations import FORMAT, MIGRATIONS, Migration, migrate, rewrite
 from muster.store.embedded.recognising import (
     FILE_NAME,
     connect,
@@ -202,6 +202,11 @@ class Database:
             problems = [str(row[0]) for row in self._connection.execute("PRAGMA integrity_check(5)")]
         if problems != ["ok"]:
             raise StoreCorrupt(self.path, "; ".join(problems))
+
+    def upgrade_rows(self, version: int) -> None:
+        """The rows, which are those of a store of format `version`, as this release has them. Raises StoreError."""
+        with faults(self.path):
+            rewrite(self._connection, self.path, version)
 
     # --- writing (the committer) ---------------------------------------------------------------------------------
 

@@ -55,7 +55,7 @@ class Reads:
         record = served.collection.records.get((namespace or "" if resource.namespaced else "", name))
         if record is None:
             raise not_found(resource, name)
-        return in_version(served.collection.shown(record), resource.api_version)
+        return in_version(served.collection.shown(record), resource)
 
     # --- list ----------------------------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class Reads:
             position = read_token(core.identity, query, continue_token)
             rv, start = position.rv, position.key
         elif resource_version not in ("", "0"):
-            asked = self._parse_version(resource_version)
+            asked = self._reached(resource_version)
             if version_match == "Exact":
                 rv = asked
         if limit and selection.is_everything:
@@ -119,8 +119,8 @@ class Reads:
         else:
             found = yield from self._search(collection, selection, rv, start, limit)
         records: Sequence[Record] = found.records
-        if collection.is_mixed or collection.reshaping.until:
-            records = yield from _in_version(collection, records, resource.api_version)
+        if collection.reshaping.until or not collection.is_as_stored(resource.api_version):
+            records = yield from _in_version(collection, records, resource)
         token = make_token(core.identity, query, rv, found.next_key) if found.next_key is not None else ""
         return RecordPage(records, str(rv), token, found.remaining)
 
@@ -168,10 +168,9 @@ class Reads:
                 f"now begins after {core.horizon}; list again from the start"
             )
 
-    def _parse_version(self, text: str) -> int:
-        if not text.isascii() or not text.isdigit() or len(text) > 19:
-            raise BadRequest(f"resourceVersion: Invalid value: {text[:80]!r}: it must be one that this server gave out")
-        version = int(text)
+    def _reached(self, text: str) -> int:
+        """The version that is asked for, which is not one that is still to come."""
+        version = _parse_version(text)
         if version > self._core.committed_rv:
             raise Timeout(
                 f"Too large resource version: {version}, current: {self._core.committed_rv}; list again without one",
@@ -197,7 +196,8 @@ class Reads:
         """Open a watch; whatever is wrong with it is raised here, not while it is read.
 
         `send_initial_events` True gives what exists first, then a bookmark that says so, whatever the version; False never
-        does. None is what the version says: "" and "0" start with what exists.
+        does. None is what the version says: "" and "0" start with what exists. From a version that is still to come, the watch
+        waits for what follows it; what exists at such a version can't be told, so that is a Timeout.
         """
         core = self._core
         core.check_open()
@@ -211,13 +211,15 @@ class Reads:
                 retry_after_s=5,
             )
         initial: Scan | None = None
-        position = collection.history.end
+        position, after = collection.history.end, 0
         from_scratch = resource_version in ("", "0")
         if not from_scratch:
-            version = self._parse_version(resource_version)
+            version = self._reached(resource_version) if send_initial_events else _parse_version(resource_version)
             if version < core.horizon and not send_initial_events:
                 raise Expired(f"too old resource version: {version} ({core.horizon}); list again and watch from there")
-            if not send_initial_events:
+            if version > core.committed_rv:
+                after = version
+            elif not send_initial_events:
                 position = collection.history.after(version)
         if send_initial_events or (from_scratch and send_initial_events is not False):
             initial = Scan(collection, core.committed_rv, selection.namespace)
@@ -227,6 +229,7 @@ class Reads:
             selection,
             resource.kind,
             position=position,
+            after=after,
             initial=initial,
             announce_initial=bool(send_initial_events) and bookmarks,
             bookmark_interval_s=core.limits.bookmark_interval_s if bookmarks else 0.0,
@@ -238,11 +241,17 @@ class Reads:
         return watcher
 
 
-def _in_version(collection: Collection, records: Sequence[Record], api_version: str) -> Steps[list[Record]]:
+def _parse_version(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 19:
+        raise BadRequest(f"resourceVersion: Invalid value: {text[:80]!r}: it must be one that this server gave out")
+    return int(text)
+
+
+def _in_version(collection: Collection, records: Sequence[Record], resource: Resource) -> Steps[list[Record]]:
     """In another version, and in the shape that the kind has now."""
     changed: list[Record] = []
     show = collection.shown
     for first in range(0, len(records), _CHANGED_LEN):
-        changed += [in_version(show(record), api_version) for record in records[first : first + _CHANGED_LEN]]
+        changed += [in_version(show(record), resource) for record in records[first : first + _CHANGED_LEN]]
         yield
     return changed

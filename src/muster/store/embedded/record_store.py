@@ -201,7 +201,7 @@ class RecordStore:
 
     def schema(self, resource: Resource) -> Raw | None:
         """The structural schema of a served version; None when its objects may have any shape."""
-        return self._registry.find(resource).schema(resource.version)
+        return self._registry.find(resource).schema(resource)
 
     def usage(self) -> Usage:
         """What the store holds, and how near its limits it is."""
@@ -299,7 +299,7 @@ class RecordStore:
             return [await step(transaction)]
 
         (record,) = await self._writes.run(build, dry_run=dry_run)
-        return in_version(record, resource.api_version)
+        return in_version(record, resource)
 
     async def create_record(
         self,
@@ -584,7 +584,7 @@ class RecordStore:
             return results
 
         records = await self._writes.run(build, dry_run=options.dry_run) if operations else []
-        return [in_version(r, operation.resource.api_version) for r, operation in zip(records, operations, strict=True)]
+        return [in_version(r, operation.resource) for r, operation in zip(records, operations, strict=True)]
 
     async def _operate(self, txn: Transaction, operation: Operation, context: WriteContext) -> Result:
         resource, namespace, writes = operation.resource, operation.namespace, self._writes

@@ -1,6 +1,7 @@
 """The kinds that a store serves: those of the catalog, and those that CustomResourceDefinitions add while it runs.
 
-On the loop only. A kind is stored once, in one version, and may be served in several; schemas are compiled when first used.
+On the loop only. A kind is stored once, in one version, and may be served in several, some of them in other groups (Events);
+schemas are compiled when first used.
 A CustomResourceDefinition for a kind of the catalog is stored like any other object and changes nothing: the catalog's own
 description stays in force, so Muster's controllers can rely on it.
 """
@@ -10,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from muster.objects.catalog import Catalog
+from muster.objects.patch.shape import root_shape
+from muster.objects.patch.versions import Version, Versions
 from muster.objects.resources import Resource
 from muster.objects.schema import schema_of
 from muster.objects.status import MethodNotAllowed, NotFound, Raw
@@ -24,7 +27,7 @@ class Served:
     def __init__(
         self, versions: Sequence[Resource], stored: Resource, collection: Collection, schemas: Mapping[str, Raw] | None = None
     ) -> None:
-        self.versions = {resource.version: resource for resource in versions}
+        self.versions = {resource.api_version: resource for resource in versions}
         self.stored = stored
         self.collection = collection
         self.is_from_crd = schemas is not None
@@ -32,19 +35,21 @@ class Served:
         """Its CustomResourceDefinition is being deleted: nothing new may come."""
         self._schemas = schemas or {}
         self._structurals: dict[str, Structural | None] = {}
-        api_versions = [resource.api_version for resource in versions]
+        self._beside: dict[str, Versions] = {}
+        api_versions = [resource.api_version for resource in versions if resource.conversion is None]
         collection.serve(api_versions, stored.api_version, stored.selectable_fields)
 
     @property
     def is_custom(self) -> bool:
         return self.is_from_crd or self.stored.is_custom
 
-    def schema(self, version: str) -> Raw | None:
+    def schema(self, resource: Resource) -> Raw | None:
         """The structural schema of a version; None when nothing is known of its shape."""
-        structural = self.structural(version)
+        structural = self.structural(resource)
         return None if structural is None else structural.schema
 
-    def structural(self, version: str) -> Structural | None:
+    def structural(self, resource: Resource) -> Structural | None:
+        version = resource.api_version
         if version not in self._structurals:
             resource = self.versions[version]
             schema = self._schemas.get(version)
@@ -53,12 +58,42 @@ class Served:
             self._structurals[version] = None if schema is None else Structural(schema)
         return self._structurals[version]
 
+    def beside(self, resource: Resource) -> Versions:
+        """The other versions, where they differ by more than their names: managers of fields may speak them."""
+        version = resource.api_version
+        if version not in self._beside:
+            others = [other for other in self.versions.values() if other.api_version != version]
+            is_one_shape = resource.conversion is None and all(other.conversion is None for other in others)
+            seen = {o.api_version: self._seen(resource, o) if o.group == resource.group else None for o in others}
+            self._beside[version] = {} if is_one_shape else seen
+        return self._beside[version]
+
+    def _seen(self, resource: Resource, other: Resource) -> Version:
+        return Version(
+            read=lambda raw: resource.converted(raw, other),
+            write=lambda raw: other.converted(raw, resource),
+            shape=root_shape(self.schema(other)),
+        )
+
+    def shaped_as(self, resource: Resource) -> Resource:
+        """The version in which what is sent as `resource` gets its defaults and is checked (see `Conversion`)."""
+        is_ours = resource.conversion is not None and resource.group == self.stored.group
+        return self.stored if is_ours else resource
+
+    def as_stored(self, resource: Resource, raw: Raw) -> Raw:
+        """An object in the version of `resource` as it is kept. It may be `raw` itself, which then has another apiVersion."""
+        if resource.conversion is not None:
+            raw = resource.conversion.to_stored(raw)
+        raw["apiVersion"] = self.stored.api_version
+        return raw
+
 
 class Registry:
     def __init__(self, core: Core, catalog: Catalog) -> None:
         self._core = core
         self._base = catalog
         self._served: dict[str, Served] = {}
+        """By qualified plural. A kind that has names in two groups is there twice."""
         self._custom: dict[str, tuple[Resource, ...]] = {}
         """Resources by the name of the CustomResourceDefinition that adds them."""
         self.catalog = catalog
@@ -68,16 +103,18 @@ class Registry:
         self.on_changed: list[Callable[[], None]] = []
         by_id: dict[str, list[Resource]] = {}
         for resource in catalog.all:
-            by_id.setdefault(resource.qualified, []).append(resource)
+            by_id.setdefault(resource.collection, []).append(resource)
         for id_, versions in by_id.items():
-            self._served[id_] = Served(versions, versions[0], core.collection(id_))
+            stored = next(resource for resource in versions if resource.conversion is None)
+            served = Served(versions, stored, core.collection(id_))
+            self._served.update({resource.qualified: served for resource in versions})
 
     # --- look-ups ------------------------------------------------------------------------------------------------
 
     def find(self, resource: Resource) -> Served:
         """How `resource` is served. NotFound when it is not, or not in that version."""
         served = self._served.get(resource.qualified)
-        if served is None or resource.version not in served.versions:
+        if served is None or resource.api_version not in served.versions:
             raise NotFound(
                 f"the server could not find the requested resource: {resource.qualified} in version {resource.version}",
                 kind=resource.plural,
@@ -101,7 +138,7 @@ class Registry:
 
     @property
     def all(self) -> Sequence[Served]:
-        return list(self._served.values())
+        return list(dict.fromkeys(self._served.values()))
 
     def is_built_in(self, id_: str) -> bool:
         served = self._served.get(id_)
@@ -140,8 +177,9 @@ class Registry:
         """
         taken: dict[str, str] = {}
         for served in self._served.values():
-            resource = served.stored
-            if resource.group == group and resource.qualified != crd_name:
+            for resource in served.versions.values():
+                if resource.group != group or resource.qualified == crd_name:
+                    continue
                 for name in (resource.kind, f"{resource.kind}List", resource.list_kind, resource.plural, resource.singular):
                     taken[name] = resource.qualified
                 for name in resource.short_names:

@@ -219,6 +219,9 @@ def _build_store(directory: Path, file: BinaryIO, contents: Contents, begin: int
                 database.maintain(0)
 
         again = read(file, take)
+        if contents.manifest.store_format < FORMAT:
+            step("bring the objects up to date")
+            database.upgrade_rows(contents.manifest.store_format)
         database.doom((), begin)
         database.maintain(0)
     except CommitFailed as error:

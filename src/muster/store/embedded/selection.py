@@ -9,17 +9,18 @@ from __future__ import annotations
 import msgspec
 
 from muster.objects.resources import Resource
-from muster.objects.selectors import FieldQuery, LabelQuery, parse_field_selector, parse_label_selector
+from muster.objects.selectors import FieldQuery, FieldTerm, LabelQuery, parse_field_selector, parse_label_selector
 from muster.objects.status import BadRequest
 from muster.store.contract import EventType
 from muster.store.embedded.records import Event, Record, encode
 
 
 class Selection:
-    __slots__ = ("_fields", "_labels", "api_version", "is_everything", "name", "namespace", "topic")
+    __slots__ = ("_fields", "_labels", "api_version", "is_everything", "name", "namespace", "resource", "topic")
 
     def __init__(self, resource: Resource, namespace: str | None, label_selector: str, field_selector: str) -> None:
         self.namespace = namespace if resource.namespaced else None
+        self.resource = resource
         self.api_version = resource.api_version
         self._labels = _parse_labels(label_selector)
         self._fields = _parse_fields(resource, field_selector)
@@ -51,17 +52,20 @@ class Selection:
             elif now and not before and event.type is EventType.MODIFIED:
                 event = Event(EventType.ADDED, record, None)
         if event.record.api_version != self.api_version:
-            event = Event(event.type, in_version(event.record, self.api_version), None)
+            event = Event(event.type, in_version(event.record, self.resource), None)
         return event
 
 
-def in_version(record: Record, api_version: str) -> Record:
-    """The object as another served version of its kind: only apiVersion differs, as with Kubernetes' strategy None."""
-    if record.api_version == api_version:
+def in_version(record: Record, resource: Resource) -> Record:
+    """The object as another served version of its kind. Without a conversion only apiVersion differs, as with Kubernetes'
+    strategy None for custom kinds."""
+    if record.api_version == resource.api_version:
         return record
     raw = record.raw()
-    raw["apiVersion"] = api_version
-    return msgspec.structs.replace(record, api_version=api_version, value=encode(raw))
+    if resource.conversion is not None:
+        raw = resource.conversion.from_stored(raw)
+    raw["apiVersion"] = resource.api_version
+    return msgspec.structs.replace(record, api_version=resource.api_version, value=encode(raw))
 
 
 def _at_version(record: Record, rv: int) -> Record:
@@ -90,4 +94,8 @@ def _parse_fields(resource: Resource, text: str) -> FieldQuery:
                 kind=resource.plural,
                 group=resource.group,
             )
-    return query
+    conversion = resource.conversion
+    if conversion is None:
+        return query
+    terms = (FieldTerm(conversion.stored_field(term.field), term.value, term.negated) for term in query.terms)
+    return FieldQuery(tuple(terms))

@@ -95,9 +95,11 @@ class Shaper:
         context: WriteContext,
         *,
         subresource: str = "",
+        asked: Resource | None = None,
     ) -> Raw:
-        """`raw` ready to be stored but for its version and managed fields. Raises what the client is to hear."""
-        structural = served.structural(resource.version)
+        """`raw` ready to be stored but for its version and managed fields. Raises what the client is to hear. `asked` is the
+        version that the client has written in, where that is not `resource`."""
+        structural = served.structural(resource)
         context.size_bytes = self._check_size(resource, raw)
         await context.pause()
         raw = self._fields(served, resource, raw, context)
@@ -118,7 +120,7 @@ class Shaper:
                 return self._with_defaults(structural, resource, kept, old, is_status=False, settled=before)
 
             request = admission_request(operation, resource, context, raw=raw, old=old, subresource=subresource)
-            request.refill = refill
+            request.refill, request.asked = refill, asked
             changed = await self.admission.mutate(request)
             if changed is not None:
                 context.unhooked = raw
@@ -196,7 +198,7 @@ class Shaper:
         mode = context.options.field_validation
         if mode == "Ignore" and not served.is_from_crd:
             return raw
-        structural = served.structural(resource.version)
+        structural = served.structural(resource)
         if structural is None:
             return raw
         pruned, unknown = structural.prune(raw)
@@ -215,19 +217,25 @@ class Shaper:
     def track(
         self, served: Served, resource: Resource, raw: Raw, old: Raw | None, context: WriteContext, *, subresource: str = ""
     ) -> Raw:
-        """`raw` with managed fields that say what this write set."""
-        schema = served.schema(resource.version)
+        """`raw` with managed fields that say what this write set, as the version `resource` names it."""
+        shaped = served.shaped_as(resource)
+        if shaped is not resource:
+            seen, before = shaped.converted(raw, resource), None if old is None else shaped.converted(old, resource)
+            if context.unhooked is not None:
+                context.unhooked = shaped.converted(context.unhooked, resource)
+            return _managed_as(raw, self._track(served, resource, seen, before, context, subresource))
+        return self._track(served, resource, raw, old, context, subresource)
+
+    def _track(  # noqa: PLR0917 - the order of `track`
+        self, served: Served, resource: Resource, raw: Raw, old: Raw | None, context: WriteContext, subresource: str
+    ) -> Raw:
+        schema, beside = served.schema(resource), served.beside(resource)
         # Nobody owns what hooks add, nor the status that a new object begins with: Kubernetes settles the managers before.
         sent, context.unhooked = context.unhooked or raw, None
         if old is None and resource.has_status and "status" in sent and resource.qualified != "nodes":
             sent = {name: value for name, value in sent.items() if name != "status"}
-        tracked = track_update(old, sent, context.options.field_manager, schema, self._clock(), subresource)
-        if sent is raw:
-            return tracked
-        metadata = {name: value for name, value in raw["metadata"].items() if name != "managedFields"}
-        if "managedFields" in tracked["metadata"]:
-            metadata["managedFields"] = tracked["metadata"]["managedFields"]
-        return {**raw, "metadata": metadata}
+        tracked = track_update(old, sent, context.options.field_manager, schema, self._clock(), subresource, beside)
+        return tracked if sent is raw else _managed_as(raw, tracked)
 
     async def validate_delete(self, resource: Resource, old: Raw, context: WriteContext) -> None:
         if self.admission is not None:
@@ -289,6 +297,14 @@ def _together(of_schema: Sequence[Cause], of_rules: Sequence[Cause]) -> list[Cau
     mistyped = tuple(f"{cause.field}{mark}" for cause in of_schema if cause.reason == TYPE_INVALID for mark in ".[")
     added = (cause for cause in of_rules if cause.field not in fields and not cause.field.startswith(mistyped))
     return [*of_schema, *added][:CAUSES_MAX]
+
+
+def _managed_as(raw: Raw, other: Raw) -> Raw:
+    """`raw` with the managed fields of `other`."""
+    metadata = {name: value for name, value in raw["metadata"].items() if name != "managedFields"}
+    if "managedFields" in other["metadata"]:
+        metadata["managedFields"] = other["metadata"]["managedFields"]
+    return {**raw, "metadata": metadata}
 
 
 def _kept(resource: Resource, before: Raw, after: Raw, subresource: str) -> Raw:

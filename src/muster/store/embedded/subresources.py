@@ -85,7 +85,7 @@ class Subresources:
             node,
             annotations,
             manager=context.options.field_manager,
-            schema=served.schema(pods.version),
+            schema=served.schema(pods),
             now=self._core.clock(),
         )
         if quick is not None:
@@ -105,7 +105,7 @@ class Subresources:
         raw["status"] = {**status, "conditions": [_without_empty(condition) for condition in conditions]}
         await self._admit_binding(pods, raw, current, context)
         raw = self._shaper.track(served, pods, raw, current, context, subresource="binding")
-        return self._writes.put(txn, served, record, current, raw)
+        return self._writes.put(txn, served, pods, record, current, raw)
 
     async def _admit_binding(self, pods: Resource, raw: Raw, old: Raw, context: WriteContext) -> None:
         if self._shaper.admission is not None:

@@ -4,6 +4,8 @@ A watcher is a position in its kind's history (`history.py`) and a future while 
 slowly falls behind in the shared history, and when what it has not read is compacted it gets Expired and must list again.
 One that is about a single value of a field (`spec.nodeName=n1`) and has read everything sleeps until something of that value
 changes, and goes on from there: it neither reads nor misses what lies between.
+One from a version that is still to come reads what leads up to it and shows nothing of that, no bookmark either: a bookmark
+would send the client back.
 
 On the loop only. One task reads one watcher.
 """
@@ -43,6 +45,7 @@ class Watcher:
         kind: str,
         *,
         position: int,
+        after: int,
         initial: Scan | None,
         announce_initial: bool,
         bookmark_interval_s: float,
@@ -55,6 +58,8 @@ class Watcher:
         self._selection = selection
         self._kind = kind
         self._position = position
+        self._after = after
+        """A version still to come: nothing up to it is shown. 0 once it has come."""
         self._found: Sequence[int] = ()
         """Positions before it that are still to be read: what woke it."""
         self._initial = initial
@@ -109,7 +114,7 @@ class Watcher:
             if is_due:
                 # What is still unread belongs to the next watch; only one that has read everything may say so.
                 self.close()
-                if self._bookmark_interval_s and self._has_read_all:
+                if self._bookmark_interval_s and self._has_read_all and self._is_reached:
                     batch.append(self._bookmark())
                 if not batch:
                     break
@@ -120,7 +125,8 @@ class Watcher:
                 continue  # nothing for it was in that part
             if self._next_bookmark is not None and now >= self._next_bookmark:
                 self._next_bookmark = now + self._bookmark_interval_s
-                return [self._bookmark()]
+                if self._is_reached:
+                    return [self._bookmark()]
             await self._wait()
             self._has_waited = True
             if self._is_open and (left := self._gather_until - self._loop.time()) > 0:
@@ -150,12 +156,21 @@ class Watcher:
                 if len(events) > 1:
                     events = events[: self._fitting([event.record for event in events])]
                 self._position += len(events)
+            if self._after:
+                events = self._beyond(events)
             if events and events[0].rv <= self.collection.reshaping.until:
                 events = [event_shown(event, self.collection.shown) for event in events]
             if self._is_plain:
                 return events
             return [seen for event in events if (seen := self._selection.select(event)) is not None]
         return []
+
+    def _beyond(self, events: list[Event]) -> list[Event]:
+        """Of `events` those after the version to begin from. From the first of them on, it is a watch like any other."""
+        beyond = [event for event in events if event.rv > self._after]
+        if beyond:
+            self._after = 0
+        return beyond
 
     def _take_initial(self) -> list[Event]:
         if not self._initial_read:
@@ -173,7 +188,7 @@ class Watcher:
             self._initial_read = found if selection.is_everything else [one for one in found if selection.matches(one)]
         part = self._initial_read[: self._fitting(self._initial_read)]
         self._initial_read = self._initial_read[len(part) :]
-        wanted = self._selection.api_version
+        wanted = self._selection.resource
         return [Event(EventType.ADDED, in_version(record, wanted), None) for record in part]
 
     def _fitting(self, records: Sequence[Record]) -> int:
@@ -191,10 +206,15 @@ class Watcher:
         return not is_begun and not self._found and self._position == self.collection.history.end
 
     @property
+    def _is_reached(self) -> bool:
+        """Whether the store has come to the version that the watch begins from."""
+        return self._after <= self._source.committed_rv
+
+    @property
     def _is_plain(self) -> bool:
-        """Whether every event goes out as it is. Versions differ only for kinds that are served in more than one."""
+        """Whether every event goes out as it is."""
         selection = self._selection
-        return selection.is_everything and selection.namespace is None and not self.collection.is_mixed
+        return selection.is_everything and selection.namespace is None and self.collection.is_as_stored(selection.api_version)
 
     def _bookmark(self, annotations: dict[str, str] | None = None) -> Event:
         """Says: everything up to the store's present version has been sent."""

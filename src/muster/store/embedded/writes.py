@@ -17,6 +17,7 @@ from typing import Any
 from muster.objects.names import Entropy, generated_name, random_uid
 from muster.objects.patch.managed import apply_steps
 from muster.objects.patch.shape import Schema
+from muster.objects.patch.versions import Versions
 from muster.objects.resources import Resource
 from muster.objects.status import (
     AlreadyExists,
@@ -132,21 +133,23 @@ class Writes:
         raw = rules.conform(resource, obj)
         key = self._new_key(txn, served, resource, raw, namespace)
         now_text = format_time(self._core.clock())
+        shaped = served.shaped_as(resource)
+        if shaped is not resource:
+            raw = served.as_stored(resource, raw)
         # A node reports its state when it registers; everyone else's status comes later, through the subresource.
         drop_status = resource.has_status and not (resource.kind == "Node" and resource.group == "")
         rules.stamp_new(resource, raw, uid=random_uid(self._entropy), now_text=now_text, drop_status=drop_status)
-        raw = await self._shaper.shape(served, resource, raw, None, context)
+        raw = await self._shaper.shape(served, shaped, raw, None, context, asked=resource)
         raw = self._hooked(served, raw, None, context)
         await context.pause()
         raw = self._shaper.track(served, resource, raw, None, context)
         await context.pause()
-        return self._put_new(txn, served, resource, key, raw)
+        return self._put_new(txn, served, shaped, key, raw)
 
     def _put_new(self, txn: Transaction, served: Served, resource: Resource, key: Key, raw: Raw) -> Result:
         if txn.read(served.collection, key) is not None:
             raise rules.refusal(AlreadyExists, resource, key[1], f'{resource.qualified} "{key[1]}" already exists')
-        raw["apiVersion"] = served.stored.api_version
-        return txn.write(resource, served.collection, EventType.ADDED, raw, was=None)
+        return txn.write(resource, served.collection, EventType.ADDED, served.as_stored(resource, raw), was=None)
 
     def _new_key(self, txn: Transaction, served: Served, resource: Resource, raw: Raw, namespace: str | None) -> Key:
         if served.is_terminating:
@@ -245,10 +248,10 @@ class Writes:
         if patch_type is not PatchType.JSON:
             self._shaper.check_patch_size(resource, name, patch, len(record.value), context)
             await context.pause()
-        current = in_version(record, resource.api_version).raw()
+        current = in_version(record, resource).raw()
         # All but the status and metadata is taken from `current` then, so it may be read once and be part of both.
         is_shared = patch_type is PatchType.MERGE and subresource == "status"
-        patched = patched_with(current, patch, patch_type, served.schema(resource.version))
+        patched = patched_with(current, patch, patch_type, served.schema(resource))
         raw = rules.conform(resource, patched)
         self._check_same_name(resource, raw, key)
         rules.check_version(resource, raw, record, required=False)
@@ -286,8 +289,8 @@ class Writes:
             raise rules.not_found(resource, key[1])
         self._shaper.check_patch_size(resource, key[1], config, len(record.value) if record is not None else 0, context)
         await context.pause()
-        schema = served.schema(resource.version)
-        live = in_version(record, resource.api_version).raw() if record is not None else None
+        schema, beside = served.schema(resource), served.beside(resource)
+        live = in_version(record, resource).raw() if record is not None else None
         now = self._core.clock()
         if live is None or record is None:
             if uid := config["metadata"].get("uid"):
@@ -296,25 +299,38 @@ class Writes:
                 )
                 raise rules.conflict(resource, key[1], why)
             key = self._new_key(txn, served, resource, config, key[0] or None)
-            raw = await self._applied(None, config, schema, now, context)
+            raw = await self._applied(None, config, schema, beside, now, context)
             managed = raw["metadata"].get("managedFields")
             uid = random_uid(self._entropy)
+            shaped = served.shaped_as(resource)
+            if shaped is not resource:
+                raw = served.as_stored(resource, raw)
             rules.stamp_new(resource, raw, uid=uid, now_text=format_time(now), drop_status=resource.has_status)
-            raw = await self._shaper.shape(served, resource, raw, None, context)
+            raw = await self._shaper.shape(served, shaped, raw, None, context, asked=resource)
             raw = self._hooked(served, raw, None, context)
             if managed is not None:
                 raw["metadata"]["managedFields"] = managed
-            return self._put_new(txn, served, resource, key, raw)
+            return self._put_new(txn, served, shaped, key, raw)
         rules.check_version(resource, config, record, required=False)
-        merged = await self._applied(live, config, schema, now, context, subresource=tracked_as or subresource)
+        merged = await self._applied(live, config, schema, beside, now, context, subresource=tracked_as or subresource)
         merged = rules.conform(resource, merged)
         return await self._replace(txn, resource, record, merged, context, subresource=subresource, is_applied=True)
 
-    async def _applied(
-        self, live: Raw | None, config: Raw, schema: Schema, now: float, context: WriteContext, *, subresource: str = ""
+    async def _applied(  # noqa: PLR0917 - the order of `apply_steps`
+        self,
+        live: Raw | None,
+        config: Raw,
+        schema: Schema,
+        beside: Versions,
+        now: float,
+        context: WriteContext,
+        *,
+        subresource: str = "",
     ) -> Raw:
         options = context.options
-        steps = apply_steps(live, config, options.field_manager, schema, now, options.force, subresource=subresource)
+        steps = apply_steps(
+            live, config, options.field_manager, schema, now, options.force, subresource=subresource, beside=beside
+        )
         return await done_in_turns(steps, context.pause)
 
     async def _replace(
@@ -332,16 +348,19 @@ class Writes:
     ) -> Result:
         """Store `raw` over `record`, as far as `subresource` lets it. `current` is what `record` says, where that is known."""
         served = self._registry.find(resource)
-        if current is None:
-            current = in_version(record, resource.api_version).raw()
+        shaped = served.shaped_as(resource)
+        if shaped is not resource:
+            current, raw = record.raw(), served.as_stored(resource, raw)
+        elif current is None:
+            current = in_version(record, resource).raw()
         if subresource == "status":
-            raw = rules.replace_status(resource, current, raw)
+            raw = rules.replace_status(shaped, current, raw)
         elif subresource:
             raw = replace_part(current, raw, subresource)
         else:
-            raw = rules.replace(resource, current, raw)
+            raw = rules.replace(shaped, current, raw)
         managed = raw["metadata"].get("managedFields")
-        raw = await self._shaper.shape(served, resource, raw, current, context, subresource=subresource)
+        raw = await self._shaper.shape(served, shaped, raw, current, context, subresource=subresource, asked=resource)
         if not subresource:
             raw = self._hooked(served, raw, current, context)
         await context.pause()
@@ -352,17 +371,28 @@ class Writes:
         else:
             raw = self._shaper.track(served, resource, raw, current, context, subresource=tracked_as or subresource)
         await context.pause()
-        return self.put(txn, served, record, current, raw, is_status=subresource == "status")
+        return self.put(txn, served, shaped, record, current, raw, is_status=subresource == "status")
 
-    def put(
-        self, txn: Transaction, served: Served, record: Record, current: Raw, raw: Raw, *, is_status: bool = False
+    def put(  # noqa: PLR0917 - what is to change, then from what to what
+        self,
+        txn: Transaction,
+        served: Served,
+        asked: Resource,
+        record: Record,
+        current: Raw,
+        raw: Raw,
+        *,
+        is_status: bool = False,
     ) -> Result:
-        """The change from `current` to `raw`: nothing, a new version, or, when it gave up its last hold, the object's end."""
+        """The change from `current` to `raw`, both in the version `asked` for: nothing, a new version, or, when it gave up its
+        last hold, the object's end."""
+        if asked.conversion is not None:
+            current, raw = record.raw(), served.as_stored(asked, raw)
         resource = served.stored
         rules.advance_generation(resource, current, raw, is_status=is_status)
         if rules.is_unchanged(current, raw) and record.value == _stored_value(served, record):
             return Result(record=record)
-        raw["apiVersion"] = served.stored.api_version
+        raw["apiVersion"] = resource.api_version
         type_ = EventType.DELETED if may_go(resource, raw) else EventType.MODIFIED
         return txn.write(resource, served.collection, type_, raw, was=record)
 
@@ -390,7 +420,7 @@ class Writes:
             )
         raw = record.raw()
         if self._shaper.admission is not None:
-            await self._shaper.validate_delete(resource, record.raw(), context)
+            await self._shaper.validate_delete(resource, in_version(record, resource).raw(), context)
         deletion = plan_delete(resource, raw, now=self._core.clock(), grace_period_s=grace_period_s, propagation=propagation)
         if not deletion.is_changed:
             return Result(record=record)
@@ -415,7 +445,7 @@ class Writes:
             return None
         current = record.raw()
         raw = change(record.raw())
-        return None if raw is None else self.put(txn, served, record, current, raw)
+        return None if raw is None else self.put(txn, served, resource, record, current, raw)
 
     def _served_for_update(self, resource: Resource, subresource: str) -> Served:
         served = self._registry.find(resource)
