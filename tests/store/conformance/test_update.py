@@ -167,3 +167,13 @@ async def test_immutable_data_stays(store: Store, namespace: str) -> None:
     created = await store.create(maps, {**config_map("a"), "immutable": True}, namespace)
     with pytest.raises(Invalid):
         await store.update(maps, {**created, "data": {"key": "other"}}, namespace)
+
+
+async def test_wrong_types_are_a_bad_request_where_a_patch_with_them_is_invalid(store: Store, namespace: str) -> None:
+    maps = await store.resource("", "ConfigMap")
+    created = await store.create(maps, config_map("a"), namespace)
+    with pytest.raises(BadRequest, match="cannot be handled as a ConfigMap"):
+        await store.update(maps, {**created, "data": {"key": 1}}, namespace)
+    with pytest.raises(Invalid):
+        await store.patch(maps, "a", {"data": {"key": 1}}, namespace)
+    assert await store.get(maps, "a", namespace) == created

@@ -335,11 +335,14 @@ def _namespace(raw: Raw) -> None:
 
 def _secret(raw: Raw) -> None:
     """`stringData` is for writing only: it goes into `data`, and wins there."""
-    texts = raw.pop("stringData", None)
+    texts = raw.get("stringData")
+    if isinstance(texts, dict) and not all(isinstance(text, str | None) for text in texts.values()):
+        return  # for the schema to refuse
+    raw.pop("stringData", None)
     if isinstance(texts, dict) and texts:
         data = _made(raw, "data")
         for key, text in texts.items():
-            data[key] = base64.b64encode(str(text).encode("utf-8", "surrogatepass")).decode("ascii")
+            data[key] = base64.b64encode((text or "").encode("utf-8", "surrogatepass")).decode("ascii")
 
 
 def _claim(raw: Raw) -> None:

@@ -67,6 +67,19 @@ def invalid(resource: Resource, name: str, causes: list[Cause]) -> Invalid:
     return Invalid(f'{kind} "{name}" is invalid: {text}', kind=resource.kind, group=resource.group, name=name, causes=causes)
 
 
+def unreadable(resource: Resource, name: str, causes: list[Cause]) -> BadRequest:
+    """What has values of wrong types is no object of this kind. Worded as in Kubernetes."""
+    text = ", ".join(f"{c.field}: {c.message}" for c in causes)
+    kind = resource.kind
+    return refusal(
+        BadRequest,
+        resource,
+        name,
+        f'{kind} in version "{resource.version}" cannot be handled as a {kind}: {text}',
+        causes=causes,
+    )
+
+
 # --- what a client sent ------------------------------------------------------------------------------------------
 
 
@@ -85,6 +98,10 @@ def conform(resource: Resource, obj: Mapping[str, Any]) -> Raw:
         raise BadRequest(f"metadata of the {resource.kind} must be an object, not {type(meta).__name__}")
     raw: Raw = {"apiVersion": resource.api_version, "kind": resource.kind}
     raw["metadata"] = {k: v for k, v in meta.items() if v or (v is not None and k not in _EMPTY_IS_ABSENT)} if meta else {}
+    for field in ("labels", "annotations"):
+        texts = raw["metadata"].get(field)
+        if isinstance(texts, dict) and None in texts.values():  # `key:` without a value, in YAML
+            raw["metadata"][field] = {key: "" if text is None else text for key, text in texts.items()}
     for key, value in obj.items():
         if key not in raw:
             raw[key] = value

@@ -30,7 +30,7 @@ from muster.store.contract import WriteOptions
 from muster.store.embedded.admission import Actor, Admission, AdmissionOperation, AdmissionRequest, BodyAdmission
 from muster.store.embedded.patching import replace_part
 from muster.store.embedded.registry import Served
-from muster.store.embedded.rules import conform, invalid, refusal, replace, replace_status
+from muster.store.embedded.rules import conform, invalid, refusal, replace, replace_status, unreadable
 
 _WARNINGS_MAX = 20
 LARGE_BYTES: Final = 64 * 1024
@@ -95,8 +95,13 @@ class Shaper:
         context: WriteContext,
         *,
         subresource: str = "",
+        is_sent: bool = False,
     ) -> Raw:
-        """`raw` ready to be stored but for its version and managed fields. Raises what the client is to hear."""
+        """`raw` ready to be stored but for its version and managed fields. Raises what the client is to hear.
+
+        `is_sent`: it is what a client sent. Wrong types make that no object of its kind (400), where a patch or a hook that
+        puts them into one makes it invalid (422). A custom kind is its metadata to Kubernetes; the rest is for its schema.
+        """
         structural = served.structural(resource.version)
         context.size_bytes = self._check_size(resource, raw)
         await context.pause()
@@ -133,9 +138,11 @@ class Shaper:
         await context.pause()
         # What a CRD's schema says may have changed since the object was stored; ours is the same for ever.
         known = None if served.is_from_crd else old
-        causes = _together(structural.validate(raw, known) if structural is not None else [], of_rules)
-        if causes:
-            raise invalid(resource, str(raw["metadata"].get("name") or ""), causes)
+        of_schema = structural.validate(raw, known) if structural is not None else []
+        if of_schema or of_rules:
+            name = str(raw["metadata"].get("name") or "")
+            mistyped = _mistyped(of_schema, metadata_only=served.is_custom) if is_sent else []
+            raise unreadable(resource, name, mistyped) if mistyped else invalid(resource, name, _together(of_schema, of_rules))
         await context.pause()
         if request is not None and self.admission is not None:
             request.object = raw
@@ -289,6 +296,12 @@ def _together(of_schema: Sequence[Cause], of_rules: Sequence[Cause]) -> list[Cau
     mistyped = tuple(f"{cause.field}{mark}" for cause in of_schema if cause.reason == TYPE_INVALID for mark in ".[")
     added = (cause for cause in of_rules if cause.field not in fields and not cause.field.startswith(mistyped))
     return [*of_schema, *added][:CAUSES_MAX]
+
+
+def _mistyped(causes: Sequence[Cause], *, metadata_only: bool) -> list[Cause]:
+    return [
+        cause for cause in causes if cause.reason == TYPE_INVALID and (not metadata_only or cause.field.startswith("metadata."))
+    ]
 
 
 def _kept(resource: Resource, before: Raw, after: Raw, subresource: str) -> Raw:
