@@ -9,7 +9,7 @@ import pytest
 from muster.objects.status import ApiError, Conflict, Invalid, NotFound, Raw, TooManyRequests
 from muster.store.contract import Binding, Store, WriteOptions
 from tests.store.conformance.conftest import Backend
-from tests.store.conformance.support import custom_kind, network_policy, pod, until, widget
+from tests.store.conformance.support import custom_kind, network_policy, pod, unique, until, widget
 
 # --- status ------------------------------------------------------------------------------------------------------
 
@@ -42,6 +42,38 @@ async def test_status_of_a_pod(store: Store, namespace: str) -> None:
     assert (patched["status"]["phase"], patched["status"]["podIP"]) == ("Running", "10.1.2.3")
     assert patched["spec"] == created["spec"]
     assert await store.get(pods, "a", namespace) == patched
+
+
+@pytest.mark.parametrize(
+    ("status", "address", "listed"),
+    [
+        pytest.param({"podIP": "10.1.2.3"}, "10.1.2.3", ["10.1.2.3"], id="the one fills the list"),
+        pytest.param({"podIPs": [{"ip": "10.1.2.3"}, {"ip": "fd00::1"}]}, "10.1.2.3", ["10.1.2.3", "fd00::1"], id="the first"),
+        pytest.param({"podIP": "10.1.2.4", "podIPs": [{"ip": "10.1.2.3"}]}, "10.1.2.4", ["10.1.2.4"], id="they differ"),
+    ],
+)
+async def test_the_addresses_of_a_pod_agree(store: Store, namespace: str, status: Raw, address: str, listed: list[str]) -> None:
+    pods = await store.resource("", "Pod")
+    await store.create(pods, pod("a"), namespace)
+    patched = await store.patch(pods, "a", {"status": status}, namespace, subresource="status")
+    assert (patched["status"]["podIP"], [one["ip"] for one in patched["status"]["podIPs"]]) == (address, listed)
+    moved = await store.patch(pods, "a", {"status": {"podIP": "10.9.9.9"}}, namespace, subresource="status")
+    assert moved["status"]["podIPs"] == [{"ip": "10.9.9.9"}]
+
+
+async def test_all_of_a_node_can_be_given_out_unless_it_says_otherwise(store: Store) -> None:
+    nodes = await store.resource("", "Node")
+    name = unique("node")
+    capacity = {"cpu": "4", "memory": "1Gi"}
+    made = await store.create(nodes, {"metadata": {"name": name}, "status": {"capacity": capacity}})
+    try:
+        assert made["status"]["allocatable"] == capacity
+        larger = await store.patch(nodes, name, {"status": {"capacity": {"cpu": "8"}}}, subresource="status")
+        assert larger["status"]["allocatable"] == capacity, "it is said now"
+        renewed = await store.patch(nodes, name, {"status": {"allocatable": None}}, subresource="status")
+        assert renewed["status"]["allocatable"] == {"cpu": "8", "memory": "1Gi"}
+    finally:
+        await store.delete(nodes, name)
 
 
 async def test_status_is_checked_by_the_schema(store: Store, namespace: str) -> None:

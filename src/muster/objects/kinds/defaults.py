@@ -35,6 +35,8 @@ def apply_defaults(resource: Resource, raw: Raw, old: Raw | None = None, *, is_s
     `is_status`: all of `raw` but its status is that of a stored object, which has them already; only the status is copied.
     """
     key = (resource.group, resource.kind)
+    if key == ("", "Node"):
+        return _node(raw)
     fill, empty = _BY_KIND.get(key), _STATUS.get(key)
     if fill is None and empty is None:
         return raw
@@ -132,6 +134,17 @@ def _pod(raw: Raw) -> None:
     if not status.get("phase"):
         status["phase"] = "Pending"
         status.setdefault("qosClass", qos_class(spec))
+    if "podIP" in status or "podIPs" in status:
+        _addresses(status)
+
+
+def _addresses(status: Raw) -> None:
+    """`podIP` is the first of `podIPs`. Where they differ it is the older field, which more clients write, that holds."""
+    address, listed = status.get("podIP"), _objects(status, "podIPs")
+    if not address and listed:
+        status["podIP"] = listed[0].get("ip")
+    elif address and not (listed and listed[0].get("ip") == address):
+        status["podIPs"] = [{"ip": address}]
 
 
 def _loose_pod(raw: Raw) -> Raw:
@@ -323,6 +336,15 @@ def _is_ipv6(text: Any) -> bool:
         return ipaddress.ip_address(text).version == 6
     except ValueError:
         return False
+
+
+def _node(raw: Raw) -> Raw:
+    """All of a node can be given out unless it says otherwise. Nodes are written often: only what changes is copied."""
+    status = _object(raw, "status")
+    capacity = _object(status, "capacity")
+    if not capacity or status.get("allocatable"):
+        return raw
+    return {**raw, "status": {**status, "allocatable": dict(capacity)}}
 
 
 def _namespace(raw: Raw) -> None:

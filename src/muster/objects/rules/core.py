@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import ipaddress
 from typing import Any, Final
 
@@ -34,6 +35,8 @@ from muster.objects.status import Raw
 CONFIG_BYTES_MAX: Final = 1024 * 1024
 _ENDPOINTS_MAX: Final = 1000
 _SLICE_PORTS_MAX: Final = 100
+_JSON_KEYS: Final = frozenset({".dockerconfigjson", ".dockercfg"})
+"""Of Secrets with what a registry asks for."""
 _LIMIT_TYPES: Final = ("Pod", "Container", "PersistentVolumeClaim")
 
 
@@ -70,8 +73,10 @@ def check_secret(report: Report, raw: Raw, old: Raw | None) -> None:
     }
     kind = text(raw, "type")
     for key in needed.get(kind, ()):
-        if key not in data:
+        if key not in data or (key == "ssh-privatekey" and not data[key]):
             report.required(f"data[{key}]")
+        elif key in _JSON_KEYS and not _holds_json_object(data[key]):
+            report.invalid(f"data[{key}]", "<secret contents redacted>", "must be base64 of a JSON object")
     if kind == "kubernetes.io/basic-auth" and not data.keys() & {"username", "password"}:
         report.required("data[username]")
         report.required("data[password]")
@@ -81,6 +86,14 @@ def check_secret(report: Report, raw: Raw, old: Raw | None) -> None:
     if old is not None:
         check_immutable(report, raw.get("type"), old.get("type"), "type")
         _check_frozen(report, raw, old, ("data",))
+
+
+def _holds_json_object(value: Any) -> bool:
+    try:
+        found = msgspec.json.decode(base64.b64decode(value))
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return found is None or isinstance(found, dict)
 
 
 def _decoded_len(value: Any) -> int:

@@ -59,7 +59,8 @@ def check_claim(report: Report, raw: Raw, old: Raw | None) -> None:
     if old is None:
         return
     before = obj(old, "spec")
-    fixed, was = (_fixed_claim(owner, before) for owner in (spec, before))
+    is_bound = text(obj(old, "status"), "phase") == "Bound"
+    fixed, was = (_fixed_claim(owner, before, is_bound=is_bound) for owner in (spec, before))
     if fixed != was:
         report.forbidden(
             "spec", "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims"
@@ -69,10 +70,12 @@ def check_claim(report: Report, raw: Raw, old: Raw | None) -> None:
         report.forbidden("spec.resources.requests.storage", "field can not be less than previous value")
 
 
-def _fixed_claim(spec: Raw, before: Raw) -> Raw:
+def _fixed_claim(spec: Raw, before: Raw, *, is_bound: bool) -> Raw:
+    """What of `spec` may not change. Only a claim that has its volume can ask for it to grow."""
     fixed: Raw = copy_json(spec)
-    fixed.pop("volumeAttributesClassName", None)
-    obj(fixed, "resources").pop("requests", None)
+    if is_bound:
+        fixed.pop("volumeAttributesClassName", None)
+        obj(obj(fixed, "resources"), "requests").pop("storage", None)
     if not before.get("volumeName"):
         fixed.pop("volumeName", None)  # set once, by whoever binds it
     if before.get("storageClassName") is None:

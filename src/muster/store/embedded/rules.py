@@ -59,18 +59,20 @@ def stale(resource: Resource, name: str) -> Conflict:
 
 def invalid(resource: Resource, name: str, causes: list[Cause]) -> Invalid:
     """All that is wrong with one object, in one message."""
-    text = ", ".join(f"{c.field}: {c.message}" if c.field else c.message for c in causes)
-    if len(causes) > 1:
-        text = f"[{text}]"
+    text = _listed(causes)
     kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
     # Kubernetes names the kind here, where its other refusals name the resource: kubectl prints `The Pod "x" is invalid`.
     return Invalid(f'{kind} "{name}" is invalid: {text}', kind=resource.kind, group=resource.group, name=name, causes=causes)
 
 
+def _listed(causes: list[Cause]) -> str:
+    text = ", ".join(f"{c.field}: {c.message}" if c.field else c.message for c in causes)
+    return f"[{text}]" if len(causes) > 1 else text
+
+
 def unreadable(resource: Resource, name: str, causes: list[Cause]) -> BadRequest:
     """What has values of wrong types is no object of this kind. Worded as in Kubernetes."""
-    text = ", ".join(f"{c.field}: {c.message}" for c in causes)
-    kind = resource.kind
+    kind, text = resource.kind, _listed(causes)
     return refusal(
         BadRequest,
         resource,

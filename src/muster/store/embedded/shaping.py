@@ -140,9 +140,8 @@ class Shaper:
         known = None if served.is_from_crd else old
         of_schema = structural.validate(raw, known) if structural is not None else []
         if of_schema or of_rules:
-            name = str(raw["metadata"].get("name") or "")
-            mistyped = _mistyped(of_schema, metadata_only=served.is_custom) if is_sent else []
-            raise unreadable(resource, name, mistyped) if mistyped else invalid(resource, name, _together(of_schema, of_rules))
+            refuse = unreadable if is_sent and _is_mistyped(of_schema, metadata_only=served.is_custom) else invalid
+            raise refuse(resource, str(raw["metadata"].get("name") or ""), _together(of_schema, of_rules))
         await context.pause()
         if request is not None and self.admission is not None:
             request.object = raw
@@ -298,10 +297,8 @@ def _together(of_schema: Sequence[Cause], of_rules: Sequence[Cause]) -> list[Cau
     return [*of_schema, *added][:CAUSES_MAX]
 
 
-def _mistyped(causes: Sequence[Cause], *, metadata_only: bool) -> list[Cause]:
-    return [
-        cause for cause in causes if cause.reason == TYPE_INVALID and (not metadata_only or cause.field.startswith("metadata."))
-    ]
+def _is_mistyped(causes: Sequence[Cause], *, metadata_only: bool) -> bool:
+    return any(cause.reason == TYPE_INVALID and (not metadata_only or cause.field.startswith("metadata.")) for cause in causes)
 
 
 def _kept(resource: Resource, before: Raw, after: Raw, subresource: str) -> Raw:
