@@ -177,3 +177,15 @@ async def test_wrong_types_are_a_bad_request_where_a_patch_with_them_is_invalid(
     with pytest.raises(Invalid):
         await store.patch(maps, "a", {"data": {"key": 1}}, namespace)
     assert await store.get(maps, "a", namespace) == created
+
+
+async def test_what_belongs_to_a_type_of_service_goes_with_it(store: Store, namespace: str) -> None:
+    services = await store.resource("", "Service")
+    spec = {"type": "NodePort", "externalTrafficPolicy": "Local", "ports": [{"port": 80, "nodePort": 30996}]}
+    made = await store.create(services, {"metadata": {"name": "a"}, "spec": spec}, namespace)
+    assert made["spec"]["ports"][0]["nodePort"] == 30996
+    inside = await store.patch(services, "a", {"spec": {"type": "ClusterIP"}}, namespace)
+    assert "nodePort" not in inside["spec"]["ports"][0]
+    assert "externalTrafficPolicy" not in inside["spec"]
+    with pytest.raises(Invalid):
+        await store.patch(services, "a", {"spec": {"ports": [{"port": 80, "nodePort": 30996}]}}, namespace)
