@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+import pytest
 from tests.controllers.scheduling import create, engine_of, node, objects
 from tests.store.stores import memory_store
 
@@ -16,7 +17,7 @@ from muster.controllers.pod_groups import PodGroups
 from muster.controllers.runtime import Runnable
 from muster.controllers.scheduler import Scheduler
 from muster.objects.meta import name_of
-from muster.objects.status import Forbidden, Invalid, Raw
+from muster.objects.status import ApiError, BadRequest, Forbidden, Invalid, Raw
 from muster.sim.clock import current_loop, virtual
 from muster.store.contract import Store
 from muster.store.guarded import GuardedStore
@@ -162,7 +163,7 @@ async def test_a_name_that_is_taken_is_told_and_waited_for() -> None:
 class Refusing(GuardedStore):
     """A server whose admission refuses pods, for good or for now."""
 
-    error: Forbidden | Invalid | None = None
+    error: ApiError | None = None
 
     async def write(self, verb: str, what: str, operation: Callable[[], Awaitable[T]]) -> T:
         if verb == "create" and what.startswith("pods ") and self.error is not None:
@@ -186,11 +187,19 @@ async def test_what_admission_refuses_is_told() -> None:
             assert (await status(inner))["phase"] == "Starting"
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        Invalid('Pod "train-w-0" is invalid: spec.x: wrong', kind="Pod", name="train-w-0"),
+        BadRequest('Pod in version "v1" cannot be handled as a Pod: spec.x: wrong'),
+    ],
+    ids=["invalid", "not to be read"],
+)
 @virtual
-async def test_pods_that_no_server_takes_fail_the_job() -> None:
+async def test_pods_that_no_server_takes_fail_the_job(error: ApiError) -> None:
     async with memory_store() as inner:
         store = Refusing(inner)
-        store.error = Invalid('Pod "train-w-0" is invalid: spec.x: wrong', kind="Pod", name="train-w-0")
+        store.error = error
         async with controlling(store):
             await create(inner, node("n1"), job())
             await asyncio.sleep(10)

@@ -20,9 +20,9 @@ from muster.objects.catalog import CATALOG
 from muster.objects.patch.shape import canonical_element, root_shape
 from muster.objects.patch.typed import collapse_atomic, expand_atomic
 from muster.objects.rules import pods
-from muster.objects.rules.core import is_network
 from muster.objects.rules.pods import is_ip
 from muster.objects.rules.report import CAUSES_KEPT_MAX, Enough, Report
+from muster.objects.rules.services import is_network
 from muster.objects.status import Raw, shown
 from muster.objects.structural import CAUSES_MAX, Structural
 from muster.objects.structural_shape import UNKNOWN_MAX

@@ -18,8 +18,8 @@ from muster.objects.patch import shape
 from muster.objects.patch.common import ABSENT, identity
 from muster.objects.patch.shape import canonical_element, root_shape
 from muster.objects.patch.typed import _compare, _compare_each
-from muster.objects.rules.core import is_network
 from muster.objects.rules.pods import is_ip
+from muster.objects.rules.services import is_network
 from muster.objects.status import Raw
 from muster.objects.validation import validate_object
 

@@ -315,8 +315,10 @@ def test_what_is_answered_without_asking(server: RunningServer, endpoint: Endpoi
     reply = _log(server)
     assert (reply.code, reply.message) == (400, 'container "main" in pod "p" is waiting to start: ErrImagePull')
     assert "is not valid for pod p" in _log(server, "?container=nobody").message
-    for query in ("tailLines=-1", "limitBytes=0", "sinceSeconds=0", "sinceTime=yesterday", "follow=maybe", "tailLines=x"):
+    for query in ("sinceTime=yesterday", "follow=maybe", "tailLines=x", "tailLines="):
         assert _log(server, f"?{query}").code == 400, query
+    for query in ("tailLines=-1", "limitBytes=0", "sinceSeconds=0"):
+        assert _log(server, f"?{query}").code == 422, query
     assert _log(server, "?sinceSeconds=1&sinceTime=2024-01-01T00:00:00Z").code == 422
     assert server.request("GET", "/api/v1/namespaces/logs/pods/nobody/log").code == 404
     assert server.request("POST", "/api/v1/namespaces/logs/pods/p/log", {}).code == 405

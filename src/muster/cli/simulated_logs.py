@@ -44,7 +44,7 @@ class SimulatedLogs:
         container = _container(pod, request.query.text("container"), info.name)
         process = self._pretending.runs.get(str(pod["metadata"]["uid"]))
         tail = request.query.integer("tailLines")
-        since_s = request.query.integer("sinceSeconds", 1)
+        since_s = request.query.integer("sinceSeconds")
         has_times = request.query.flag("timestamps")
         is_followed = request.query.flag("follow")
         lines = self._lines(container, process, request.query.flag("previous"))

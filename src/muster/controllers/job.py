@@ -28,7 +28,7 @@ from muster.objects.meta import controller_of, generation_of, is_deleting, resou
 from muster.objects.reason_codes import Reason
 from muster.objects.rules.muster_jobs import check_spec
 from muster.objects.rules.report import Report
-from muster.objects.status import ApiError, Conflict, Forbidden, Invalid, Raw
+from muster.objects.status import ApiError, BadRequest, Conflict, Forbidden, Invalid, Raw
 from muster.objects.view import view_of
 from muster.store.cache import CONTROLLER_INDEX, Cached, ObjectKey
 from muster.store.contract import Store
@@ -83,7 +83,7 @@ class JobController(Controller):
             assert found is not None, f"{key}: pods from the store are fresh"
         try:
             await context.executor.apply(found.actions)
-        except (Forbidden, Invalid, Conflict) as error:
+        except (Forbidden, Invalid, BadRequest, Conflict) as error:
             if not _is_about_creation(error):
                 raise
             await _tell(at, error, context.executor, context.store)
@@ -146,8 +146,11 @@ async def _read_pods(job: Raw, store: Store) -> list[PodFacts]:
 
 
 def _is_about_creation(error: ApiError) -> bool:
-    """Whether it is about an object of the job; a conflict about the job itself only means that the cache was behind."""
-    return error.kind.lower() in _MADE
+    """Whether it is about an object of the job; a conflict about the job itself only means that the cache was behind.
+
+    What can't be read at all, because of values of wrong types, is not the status that we write; kube-apiserver says no kind.
+    """
+    return error.kind.lower() in _MADE or isinstance(error, BadRequest)
 
 
 async def _tell(at: Situation, error: ApiError, executor: Executor, store: Store) -> None:
@@ -157,7 +160,7 @@ async def _tell(at: Situation, error: ApiError, executor: Executor, store: Store
     if uid_of(live) != uid_of(at.raw) or is_deleting(live) or status.get("phase") != "Queued":
         return
     message = str(error)[:_MESSAGE_LEN_MAX]
-    if isinstance(error, Invalid):
+    if isinstance(error, Invalid | BadRequest):
         change = end(at.now, "Failed", Reason.MANIFEST_INVALID, message)
     else:
         change = {"phase": "Queued", "reason": Reason.CREATION_REFUSED.value, "message": message}

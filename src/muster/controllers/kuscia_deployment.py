@@ -29,7 +29,7 @@ from muster.objects.labels import KusciaLabel
 from muster.objects.meta import labels_of, name_of, namespace_of
 from muster.objects.names import NAMESPACE_CROSS_DOMAIN
 from muster.objects.rules.report import obj, objs, text
-from muster.objects.status import Forbidden, Invalid, NotFound, Raw
+from muster.objects.status import BadRequest, Forbidden, Invalid, NotFound, Raw
 from muster.store.cache import Cached, ObjectKey, by_label
 from muster.store.contract import Store
 
@@ -132,12 +132,12 @@ class KusciaDeployments(Controller):
             return _LOOK_AGAIN_S
         try:
             await context.executor.apply(decided.actions)
-        except (Invalid, Forbidden) as error:
+        except (Invalid, BadRequest, Forbidden) as error:
             deployment = context.caches[DEPLOYMENTS].get(key)
             if deployment is None or deployment.deleting:
                 raise
             state = self._state(deployment, context.caches, now, foreign)
-            decided = refuse(state, str(error), is_final=isinstance(error, Invalid))
+            decided = refuse(state, str(error), is_final=isinstance(error, Invalid | BadRequest))
             await context.executor.apply(decided.actions)
         return decided.requeue_after_s
 

@@ -35,7 +35,7 @@ from muster.objects.kinds.kuscia_tasks import KusciaTask, PartyTaskStatus, TaskR
 from muster.objects.labels import KusciaLabel
 from muster.objects.meta import labels_of
 from muster.objects.names import NAMESPACE_CROSS_DOMAIN
-from muster.objects.status import Conflict, Forbidden, Invalid, NotFound, Raw
+from muster.objects.status import BadRequest, Conflict, Forbidden, Invalid, NotFound, Raw
 from muster.objects.view import View
 from muster.store.cache import CONTROLLER_INDEX, Cached, ObjectKey, by_label
 
@@ -170,14 +170,14 @@ class KusciaTasks(Controller):
         self._made.pop(key, None)
         try:
             await context.executor.apply(result.actions)
-        except (Invalid, Forbidden, Conflict) as error:
+        except (Invalid, BadRequest, Forbidden, Conflict) as error:
             task = context.caches[TASKS].get(key)
             if task is None or task.deleting or task.view(KusciaTask).status.phase in TASK_ENDED:
                 raise
             if isinstance(error, Conflict) and error.kind not in _MADE:
                 raise  # the cache of tasks lags: it is tried again from the new state
             refused = refuse(
-                self._state(task, context.caches, context.clock()), str(error), is_final=isinstance(error, Invalid)
+                self._state(task, context.caches, context.clock()), str(error), is_final=isinstance(error, Invalid | BadRequest)
             )
             await context.executor.apply(refused.actions)
             return refused.requeue_after_s

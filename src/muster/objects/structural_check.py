@@ -2,6 +2,9 @@
 
 A `Check` returns None (or nothing) for a value that fits. A problem is (path, reason, message), the path relative to the value
 and grown by each container on the way out. Pure.
+
+In Kubernetes' own kinds `TYPE_INVALID` is the reason for whatever Go could not read into the field: besides another JSON type
+a number out of its range or with a fraction, and what is no time, no base64 and no quantity.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ TOO_LONG = "FieldValueTooLong"
 TOO_MANY = "FieldValueTooMany"
 
 _PROBLEMS_MAX = 256
+_READ_BY_GO = frozenset({"date-time", "byte"})
+"""Formats of texts that are other types in Go."""
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -101,14 +106,14 @@ def _all_of(checks: Sequence[Check]) -> Check:
 
 def _type_checks(schema: Raw, rules: Rules) -> list[Check]:
     if schema.get("x-kubernetes-int-or-string") is True:
-        return [_int_or_string(schema)]
+        return [_int_or_string(schema, rules)]
     kind = schema.get("type")
     by_type: dict[str, Callable[[], Check]] = {
         "object": lambda: _object(schema, rules),
         "array": lambda: _array(schema, rules),
-        "string": lambda: _string(schema),
-        "integer": lambda: _number(schema, whole=True),
-        "number": lambda: _number(schema, whole=False),
+        "string": lambda: _string(schema, rules),
+        "integer": lambda: _number(schema, rules, whole=True),
+        "number": lambda: _number(schema, rules, whole=False),
         "boolean": lambda: _boolean,
     }
     if kind in by_type:
@@ -290,7 +295,7 @@ def _duplicates(value: Sequence[Any], identity: Callable[[Any], Any]) -> list[Pr
 # -- scalars ----------------------------------------------------------------------------------------------------------------
 
 
-def _string(schema: Raw) -> Check:
+def _string(schema: Raw, rules: Rules) -> Check:
     checks: list[Check] = []
     bounds = _size_check(schema, "minLength", "maxLength", "characters")
     if bounds is not None:
@@ -299,7 +304,8 @@ def _string(schema: Raw) -> Check:
         checks.append(_pattern(schema["pattern"]))
     known = STRING_FORMATS.get(str(schema.get("format")))
     if known is not None:
-        checks.append(_format(*known))
+        is_type = rules.is_native and schema["format"] in _READ_BY_GO
+        checks.append(_format(*known, TYPE_INVALID if is_type else INVALID))
     rest = checks[0] if len(checks) == 1 else _all_of(checks) if checks else _anything
     return lambda value: rest(value) if type(value) is str else _wrong_type(value, "string")
 
@@ -320,21 +326,26 @@ def _pattern(pattern: str) -> Check:
     return check
 
 
-def _format(is_valid: Callable[[str], bool], called: str) -> Check:
-    return lambda value: None if is_valid(value) else [("", INVALID, f"Invalid value: {shown(value)}: must be {called}")]
+def _format(is_valid: Callable[[str], bool], called: str, reason: str) -> Check:
+    return lambda value: None if is_valid(value) else [("", reason, f"Invalid value: {shown(value)}: must be {called}")]
 
 
-def _number(schema: Raw, *, whole: bool) -> Check:
+def _number(schema: Raw, rules: Rules, *, whole: bool) -> Check:
     low, high = INTEGER_RANGES.get(str(schema.get("format")), (None, None)) if whole else (None, None)
     least, most, step = schema.get("minimum"), schema.get("maximum"), schema.get("multipleOf")
     above, below = schema.get("exclusiveMinimum") is True, schema.get("exclusiveMaximum") is True
     if low is not None and high is not None and least is None and most is None and not step:
-        return _integer(low, high, str(schema["format"]))
+        return _integer(low, high, str(schema["format"]), is_native=rules.is_native)
+    is_strict = whole and rules.is_native
 
     def check(value: Any) -> list[Problem] | None:
         kind = type(value)
-        if kind is not int and (kind is not float or not math.isfinite(value) or (whole and not value.is_integer())):
+        if kind is not int and (
+            kind is not float or not math.isfinite(value) or (whole and (is_strict or not value.is_integer()))
+        ):
             return _wrong_type(value, "integer" if whole else "number")
+        if is_strict and low is not None and high is not None and not low <= value <= high:
+            return _out_of_range(value, low, high, schema["format"], TYPE_INVALID)
         wanted = ""
         if least is not None and (value < least or (above and value == least)):
             wanted = f"must be greater than {'' if above else 'or equal to '}{least}"
@@ -349,28 +360,34 @@ def _number(schema: Raw, *, whole: bool) -> Check:
     return check
 
 
-def _integer(low: int, high: int, name: str) -> Check:
+def _integer(low: int, high: int, name: str, *, is_native: bool) -> Check:
     def check(value: Any) -> list[Problem] | None:
         if type(value) is int and low <= value <= high:
             return None
-        if type(value) is not int and not (type(value) is float and value.is_integer()):
+        if type(value) is not int and (is_native or type(value) is not float or not value.is_integer()):
             return _wrong_type(value, "integer")
         if low <= value <= high:
             return None
-        return [("", INVALID, f"Invalid value: {shown(value)}: must be between {low} and {high} ({name})")]
+        return _out_of_range(value, low, high, name, TYPE_INVALID if is_native else INVALID)
 
     return check
 
 
-def _int_or_string(schema: Raw) -> Check:
-    text = _string({**schema, "type": "string"})
-    number = _number(schema, whole=True)
+def _out_of_range(value: Any, low: int, high: int, name: str, reason: str) -> list[Problem]:
+    return [("", reason, f"Invalid value: {shown(value)}: must be between {low} and {high} ({name})")]
+
+
+def _int_or_string(schema: Raw, rules: Rules) -> Check:
+    text = _string({**schema, "type": "string"}, rules)
+    number = _number(schema, rules, whole=True)
     takes_fractions = schema.get("format") == "quantity"
+    is_type = takes_fractions and rules.is_native
 
     def check(value: Any) -> list[Problem] | None:
         kind = type(value)
         if kind is str:
-            return text(value)
+            found = text(value)
+            return [(path, TYPE_INVALID, message) for path, _, message in found] if found and is_type else found
         if kind is int:
             return number(value)
         if kind is float and math.isfinite(value) and (takes_fractions or value.is_integer()):

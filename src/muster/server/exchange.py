@@ -35,13 +35,14 @@ class Query:
 
     def __init__(self, raw: bytes) -> None:
         self._values: dict[str, str] = {}
+        self._pairs: list[tuple[str, str]] = []
         if not raw:
             return
         try:
-            pairs = parse_qsl(raw.decode(), keep_blank_values=True, max_num_fields=_QUERY_FIELDS_MAX, errors="strict")
+            self._pairs = parse_qsl(raw.decode(), keep_blank_values=True, max_num_fields=_QUERY_FIELDS_MAX, errors="strict")
         except (ValueError, UnicodeDecodeError) as error:
             raise BadRequest(f"the query string can't be read: {error}") from None
-        for key, value in pairs:
+        for key, value in self._pairs:
             self._values.setdefault(key, value)  # the first wins, as in Kubernetes
 
     def __contains__(self, name: str) -> bool:
@@ -49,6 +50,10 @@ class Query:
 
     def text(self, name: str, default: str = "") -> str:
         return self._values.get(name, default)
+
+    def texts(self, name: str) -> list[str]:
+        """Every value of a parameter that may stand there more than once."""
+        return [value for key, value in self._pairs if key == name] if name in self._values else []
 
     def flag(self, name: str) -> bool:
         value = self._values.get(name)
@@ -58,15 +63,12 @@ class Query:
             return True
         raise BadRequest(f"{name}={value[:80]!r} is not a boolean; use true or false")
 
-    def integer(self, name: str, minimum: int = 0) -> int | None:
-        value = self._values.get(name, "")
-        if value == "":
+    def integer(self, name: str) -> int | None:
+        value = self._values.get(name)
+        if value is None:
             return None
-        if not re.fullmatch(r"[+-]?[0-9]{1,18}", value):
-            raise BadRequest(f"{name}={value[:80]!r} is not an integer")
-        number = int(value)
-        if number < minimum:
-            raise BadRequest(f"{name}={number} must be at least {minimum}")
+        if not re.fullmatch(r"[+-]?[0-9]{1,40}", value) or not -(2**63) <= (number := int(value)) < 2**63:
+            raise BadRequest(f"{name}={value[:80]!r} is not an integer of 64 bits; leave it out or give a number")
         return number
 
     def choice(self, name: str, choices: tuple[str, ...], default: str = "") -> str:

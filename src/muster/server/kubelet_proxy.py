@@ -236,20 +236,26 @@ def read_query(query: Query) -> dict[str, str]:
         if query.flag(name):
             found[name] = "true"
     for name, least in (("tailLines", 0), ("limitBytes", 1), ("sinceSeconds", 1)):
-        number = query.integer(name, least)
-        if number is not None:
-            found[name] = str(number)
+        number = query.integer(name)
+        if number is None:
+            continue
+        if number < least:
+            raise _bad_option(name, f"Invalid value: {number}: must be greater than or equal to {least}")
+        found[name] = str(number)
     since = query.text("sinceTime")
     if since:
         if "sinceSeconds" in found:
-            why = "at most one of `sinceTime` or `sinceSeconds` may be specified"
-            raise Invalid(f'PodLogOptions "" is invalid: sinceSeconds: {why}', causes=[Cause("sinceSeconds", why)])
+            raise _bad_option("sinceSeconds", "at most one of `sinceTime` or `sinceSeconds` may be specified")
         try:
             parse_time(since)
         except ValueError:
             raise BadRequest(f"sinceTime={since[:80]!r} is no time; write it like 2006-01-02T15:04:05Z") from None
         found["sinceTime"] = since
     return found
+
+
+def _bad_option(field: str, why: str) -> Invalid:
+    return Invalid(f'PodLogOptions "" is invalid: {field}: {why}', kind="PodLogOptions", causes=[Cause(field, why)])
 
 
 def choose_container(pod: Raw, name: str) -> str:

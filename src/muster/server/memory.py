@@ -155,6 +155,13 @@ class Memory:
     def _versions_of(self, resource: Resource) -> list[Resource]:
         return [other for other in self._store.catalog if other.collection == resource.collection]
 
+    def find(self, group: str, kind: str, name: str) -> Raw | None:
+        """An object of a kind without namespaces."""
+        try:
+            return self._store.get_record(self._store.catalog.by_kind(group, kind), name).raw()
+        except NotFound:
+            return None
+
     def namespace_labels(self, name: str) -> Mapping[str, str] | None:
         try:
             return self._store.get_record(self._store.catalog.by_kind("", "Namespace"), name).labels

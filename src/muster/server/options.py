@@ -1,6 +1,7 @@
 """Query parameters and option bodies, read into the store's own option types.
 
-Pure. Everything a client can get wrong here is a 400 or 422 that names the parameter, its value and what is accepted.
+Pure. Everything a client can get wrong here is refused with the parameter, its value and what is accepted: 400 what can't be
+read as its type, 422 what can and is not allowed, as Kubernetes tells them apart.
 """
 
 from __future__ import annotations
@@ -9,49 +10,61 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from muster.objects.status import BadRequest, Cause, Invalid
+from muster.objects.status import BadRequest, Cause, Invalid, shown
 from muster.server.config import ServerLimits
 from muster.server.exchange import Query, Request
 from muster.store.contract import PatchType, Preconditions, Propagation, WriteOptions
 
-_MANAGER_CHARS_MAX = 128
-_PROPAGATION = ("Background", "Foreground", "Orphan")
+_MANAGER_BYTES_MAX = 128
+_PROPAGATION = ("Foreground", "Background", "Orphan")
 _VALIDATION = ("Ignore", "Warn", "Strict")
 _MATCHES = ("Exact", "NotOlderThan")
+_INVALID, _NOT_SUPPORTED, _TOO_LONG = "FieldValueInvalid", "FieldValueNotSupported", "FieldValueTooLong"
+_KINDS = {"POST": "CreateOptions", "PUT": "UpdateOptions", "PATCH": "PatchOptions"}
+"""What Kubernetes calls the options of a write, by its method."""
 
 
 def write_options(request: Request, patch_type: PatchType | None = None) -> WriteOptions:
     """dryRun, fieldManager, fieldValidation, force."""
     query = request.query
+    kind = _KINDS.get(request.method, "CreateOptions")
     is_apply = patch_type is PatchType.APPLY
     manager = query.text("fieldManager")
-    if len(manager) > _MANAGER_CHARS_MAX or not manager.isprintable():
-        raise BadRequest(f"fieldManager={manager[:40]!r}: at most {_MANAGER_CHARS_MAX} printable characters are allowed")
+    if len(manager.encode()) > _MANAGER_BYTES_MAX:
+        message = f"Too long: {shown(manager)}: must have at most {_MANAGER_BYTES_MAX} bytes"
+        raise _invalid_option(kind, "fieldManager", message, _TOO_LONG)
+    if not manager.isprintable():
+        message = f"Invalid value: {manager!r}: only printable characters are allowed"
+        raise _invalid_option(kind, "fieldManager", message, _INVALID)
     if is_apply and not manager:
         raise _invalid_option(
             "PatchOptions", "fieldManager", "Required value: is required for apply patch", "FieldValueRequired"
         )
-    force = query.flag("force")
+    force = request.method == "PATCH" and query.flag("force")
     if force and not is_apply:
         raise _invalid_option(
             "PatchOptions", "force", "Forbidden: may not be specified for non-apply patch", "FieldValueForbidden"
         )
-    validation = query.choice("fieldValidation", _VALIDATION, "Warn")
+    validation = query.text("fieldValidation") or "Warn"
+    if validation not in _VALIDATION:
+        raise _unsupported(kind, "fieldValidation", validation, _VALIDATION)
     return WriteOptions(
-        dry_run=dry_run(query),
+        dry_run=_dry_run(kind, query.texts("dryRun")),
         field_manager=manager or default_manager(request.header("user-agent")),
         force=force,
         field_validation=cast(Literal["Ignore", "Warn", "Strict"], validation),
     )
 
 
-def dry_run(query: Query) -> bool:
-    return query.choice("dryRun", ("All",)) == "All"
+def _dry_run(kind: str, values: list[str]) -> bool:
+    if values and set(values) != {"All"}:
+        raise _unsupported(kind, "dryRun", values, ("All",))
+    return bool(values)
 
 
 def default_manager(user_agent: str) -> str:
     """Who owns the fields of a write that does not say: the program's name, as Kubernetes takes it from the User-Agent."""
-    name = user_agent.partition("/")[0].strip()[:_MANAGER_CHARS_MAX]
+    name = user_agent.partition("/")[0].strip()[:_MANAGER_BYTES_MAX]
     return name if name and name.isprintable() else "unknown"
 
 
@@ -62,6 +75,11 @@ def _invalid_option(kind: str, field: str, message: str, reason: str) -> Invalid
         group="meta.k8s.io",
         causes=[Cause(field, message, reason)],
     )
+
+
+def _unsupported(kind: str, field: str, value: Any, supported: tuple[str, ...]) -> Invalid:
+    listed = ", ".join(f'"{word}"' for word in supported)
+    return _invalid_option(kind, field, f"Unsupported value: {shown(value)}: supported values: {listed}", _NOT_SUPPORTED)
 
 
 class DeleteOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,28 +115,26 @@ def delete_options(request: Request, body: Any) -> DeleteOptions:
         raise BadRequest(f"the body of a delete must be DeleteOptions: {error}") from None
     if given.kind not in (None, "", "DeleteOptions"):
         raise BadRequest(f"the body of a delete must be DeleteOptions, not {given.kind[:80]!r}")
-    if given.dry_run and given.dry_run != ["All"]:
-        raise BadRequest(f"dryRun={given.dry_run!r} is not supported; use All or leave it out")
-    policy = given.propagation_policy or query.text("propagationPolicy")
+    is_dry_run = _dry_run("DeleteOptions", given.dry_run or query.texts("dryRun"))
+    policy = given.propagation_policy
+    if policy is None and "propagationPolicy" in query:
+        policy = query.text("propagationPolicy")
     orphan = given.orphan_dependents
     if orphan is None and "orphanDependents" in query:
         orphan = query.flag("orphanDependents")
-    if policy and orphan is not None:
-        raise _invalid_option(
-            "DeleteOptions", "propagationPolicy", "Invalid value: orphanDependents and it exclude each other", ""
-        )
+    if policy is not None and orphan is not None:
+        message = f"Invalid value: {shown(policy)}: orphanDependents and propagationPolicy exclude each other"
+        raise _invalid_option("DeleteOptions", "propagationPolicy", message, _INVALID)
     if orphan is not None:
         policy = "Orphan" if orphan else "Background"
-    if policy and policy not in _PROPAGATION:
-        raise BadRequest(f"propagationPolicy={policy[:80]!r} is not supported; use one of: {', '.join(_PROPAGATION)}")
-    grace_s = given.grace_period_seconds if given.grace_period_seconds is not None else query.integer("gracePeriodSeconds")
-    if grace_s is not None and grace_s < 0:
-        raise _invalid_option(
-            "DeleteOptions", "gracePeriodSeconds", f"Invalid value: {grace_s}: must be 0 or more", "FieldValueInvalid"
-        )
+    if policy is not None and policy not in _PROPAGATION:
+        raise _unsupported("DeleteOptions", "propagationPolicy", policy, _PROPAGATION)
+    grace_s = given.grace_period_seconds
+    if grace_s is None:
+        grace_s = query.integer("gracePeriodSeconds")
     conditions = given.preconditions
     return DeleteOptions(
-        write=WriteOptions(dry_run=bool(given.dry_run) or dry_run(query)),
+        write=WriteOptions(dry_run=is_dry_run),
         propagation=cast(Propagation, policy) if policy else None,
         grace_period_s=grace_s,
         preconditions=Preconditions(conditions.uid, conditions.resource_version) if conditions else None,
@@ -140,9 +156,11 @@ class ListOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_options(query: Query, limits: ServerLimits, *, is_watch: bool = False) -> ListOptions:
-    limit = query.integer("limit") or 0
+    limit = max(query.integer("limit") or 0, 0)
     version = version_text(query)
-    match = query.choice("resourceVersionMatch", _MATCHES)
+    match = query.text("resourceVersionMatch")
+    if match and match not in _MATCHES:
+        raise _unsupported("ListOptions", "resourceVersionMatch", match, _MATCHES)
     token = query.text("continue")
     initial = query.flag("sendInitialEvents") if "sendInitialEvents" in query else None
     timeout_s = query.integer("timeoutSeconds")
@@ -169,7 +187,7 @@ def list_options(query: Query, limits: ServerLimits, *, is_watch: bool = False) 
         continue_token=token,
         resource_version=version,
         version_match=cast(Literal["", "Exact", "NotOlderThan"], match),
-        timeout_s=float(timeout_s) if timeout_s else None,
+        timeout_s=float(max(timeout_s, 0)) if timeout_s else None,
         bookmarks=query.flag("allowWatchBookmarks"),
         send_initial_events=initial,
     )

@@ -38,6 +38,7 @@ from muster.server.backups import Backups
 from muster.server.bandwidth_admission import BandwidthFits
 from muster.server.bootstrap import Keeper, bootstrap, ensure_admin_token
 from muster.server.change_notes import ChangeNotes
+from muster.server.class_admission import ClaimGrowth, PodRuntimeClass
 from muster.server.config import ServerConfig, check
 from muster.server.exchange import Handler, Request, Response, Stream
 from muster.server.flow import Flow
@@ -171,6 +172,8 @@ class Server:
         authorizer = Authorizer(self.memory.rbac, [NodeAccess(self.memory.nodes), UserAccess(self.memory.people)])
         hooks.hooks += [
             *builtin_hooks(authorizer, self.memory.priorities, self.memory.has_account),
+            PodRuntimeClass(self.memory.find),
+            ClaimGrowth(self.memory.find),
             ApiAccess(self.memory.automount),
             JobSelector(),
             NodeRestriction(self.memory.nodes, self.pod_range),

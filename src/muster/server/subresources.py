@@ -12,7 +12,7 @@ from typing import Any
 from muster.objects.patch.json_patch import apply_json_patch
 from muster.objects.patch.merge import apply_merge_patch
 from muster.objects.resources import Resource
-from muster.objects.status import BadRequest, Cause, Forbidden, Invalid, MethodNotAllowed, NotFound, Raw
+from muster.objects.status import BadRequest, Cause, Forbidden, Invalid, MethodNotAllowed, NotFound, Raw, shown
 from muster.objects.time import Clock, format_time
 from muster.server.admission import DEFAULT_ACCOUNT
 from muster.server.config import ServerLimits
@@ -84,7 +84,10 @@ class Subresources:
         name = meta.get("name") or request.info.name
         if request.info.name and name != request.info.name:
             raise BadRequest(f"the name of the binding ({name!s:.100}) does not match the pod on the URL ({request.info.name})")
-        if target.get("kind") not in (None, "", "Node") or not isinstance(target.get("name"), str) or not target["name"]:
+        node = target.get("name")
+        if node is not None and not isinstance(node, str):
+            raise _mistyped("target.name", node, "string")
+        if target.get("kind") not in (None, "", "Node") or not node:
             raise _invalid("Binding", str(name), "target.name", "Required value: the name of the node, with kind Node")
         if not isinstance(name, str) or not name:
             raise _invalid("Binding", "", "metadata.name", "Required value: the name of the pod")
@@ -92,7 +95,7 @@ class Subresources:
         await self._store.bind(
             name,
             request.info.namespace,
-            target["name"],
+            node,
             uid=str(meta.get("uid") or ""),
             annotations=_texts(annotations) if annotations else None,
             options=options,
@@ -114,10 +117,8 @@ class Subresources:
             )
         wanted = _part(raw, "deleteOptions")
         grace_s = wanted.get("gracePeriodSeconds")
-        if grace_s is not None and (not isinstance(grace_s, int) or isinstance(grace_s, bool) or grace_s < 0):
-            raise _invalid(
-                "Eviction", name, "deleteOptions.gracePeriodSeconds", f"Invalid value: {grace_s!s:.40}: 0 or more seconds"
-            )
+        if grace_s is not None and type(grace_s) is not int:
+            raise _mistyped("deleteOptions.gracePeriodSeconds", grace_s, "integer")
         await self._store.evict(
             request.info.name,
             request.info.namespace,
@@ -151,12 +152,16 @@ class Subresources:
         spec = _part(raw, "spec")
         lifetime_s = spec.get("expirationSeconds", self._limits.token_lifetime_default_s)
         shortest, longest = self._limits.token_lifetime_min_s, self._limits.token_lifetime_max_s
-        if not isinstance(lifetime_s, int) or isinstance(lifetime_s, bool) or not shortest <= lifetime_s <= longest:
-            message = f"Invalid value: {lifetime_s!s:.40}: must be between {shortest} and {longest} seconds"
+        if type(lifetime_s) is not int:
+            raise _mistyped("spec.expirationSeconds", lifetime_s, "integer")
+        if not shortest <= lifetime_s <= longest:
+            message = f"Invalid value: {lifetime_s}: must be between {shortest} and {longest} seconds"
             raise _invalid("TokenRequest", info.name, "spec.expirationSeconds", message)
         audiences = spec.get("audiences") or [AUDIENCE]
-        if not isinstance(audiences, list) or not all(isinstance(a, str) and a for a in audiences):
-            raise _invalid("TokenRequest", info.name, "spec.audiences", "Invalid value: must be a list of texts")
+        if not isinstance(audiences, list) or not all(isinstance(a, str) for a in audiences):
+            raise _mistyped("spec.audiences", audiences, "list of strings")
+        if not all(audiences):
+            raise _invalid("TokenRequest", info.name, "spec.audiences", "Invalid value: an audience may not be empty")
         now_s = self._clock()
         bound, node = self._bound(request, _part(spec, "boundObjectRef"), audiences)
         claims = service_account_claims(
@@ -274,10 +279,16 @@ def _check_applied(scale: Raw, name: str) -> None:
         raise _invalid("Scale", name, "spec.replicas", message)
 
 
-def _part(raw: Any, *path: str) -> Raw:
-    for key in path:
-        raw = raw.get(key) if isinstance(raw, dict) else None
-    return raw if isinstance(raw, dict) else {}
+def _part(raw: Raw, key: str) -> Raw:
+    """The object under `key`; empty where there is none."""
+    value = raw.get(key)
+    if value is not None and not isinstance(value, dict):
+        raise _mistyped(key, value, "object")
+    return value or {}
+
+
+def _mistyped(field: str, value: Any, wanted: str) -> BadRequest:
+    return BadRequest(f"{field}: Invalid value: {shown(value)}: must be of type {wanted}")
 
 
 def _texts(value: Any) -> dict[str, str]:

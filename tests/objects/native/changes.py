@@ -90,6 +90,21 @@ CHANGES = [
         "spec",
     ),
     Change(
+        "size of a claim that is not bound",
+        "",
+        "PersistentVolumeClaim",
+        {"spec": CLAIM},
+        {"spec": {**CLAIM, "resources": {"requests": {"storage": "2Gi"}}}},
+        "spec",
+    ),
+    Change(
+        "size of a claim, written otherwise",
+        "",
+        "PersistentVolumeClaim",
+        {"spec": CLAIM},
+        {"spec": {**CLAIM, "resources": {"requests": {"storage": "1024Mi"}}}},
+    ),
+    Change(
         "volume source", "", "PersistentVolume", {"spec": PV}, {"spec": {**PV, "hostPath": {"path": "/y"}}}, "spec.hostPath"
     ),
     Change("volume policy", "", "PersistentVolume", {"spec": PV}, {"spec": {**PV, "persistentVolumeReclaimPolicy": "Delete"}}),

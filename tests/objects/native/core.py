@@ -15,6 +15,24 @@ CORE = [
     Case("tls without key", "", "Secret", {"type": "kubernetes.io/tls", "data": {"tls.crt": ""}}, "data[tls.key]"),
     Case("basic auth without anything", "", "Secret", {"type": "kubernetes.io/basic-auth"}, "data[username]"),
     Case("ssh without key", "", "Secret", {"type": "kubernetes.io/ssh-auth"}, "data[ssh-privatekey]"),
+    Case(
+        "ssh with an empty key",
+        "",
+        "Secret",
+        {"type": "kubernetes.io/ssh-auth", "data": {"ssh-privatekey": ""}},
+        "data[ssh-privatekey]",
+    ),
+    *(
+        Case(
+            f"{key} of {content}",
+            "",
+            "Secret",
+            {"type": f"kubernetes.io/{key.removeprefix('.')}", "stringData": {key: content}},
+            "" if is_taken else f"data[{key}]",
+        )
+        for key in (".dockercfg", ".dockerconfigjson")
+        for content, is_taken in (("{}", True), ("null", True), ("x", False), ("", False), ("[]", False), ("{} {}", False))
+    ),
     Case("service", "", "Service", spec(ports=[{"port": 80}])),
     Case("service without ports", "", "Service", spec(selector={"a": "b"}), "spec.ports"),
     Case("headless without ports", "", "Service", spec(clusterIP="None")),

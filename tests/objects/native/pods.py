@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.objects.native.case import LABELS, MAIN, Case, container, env, node_affinity, pod, resources, spec
 
+_HOST_PORT = {"containerPort": 1, "hostPort": 2}
+
 PODS = [
     Case("least", "", "Pod", pod()),
     Case("no containers", "", "Pod", spec(containers=[]), "spec.containers"),
@@ -58,6 +60,36 @@ PODS = [
         "Pod",
         {"spec": {"hostNetwork": True, "containers": [{**MAIN, "ports": [{"containerPort": 1, "hostPort": 2}]}]}},
         "spec.containers[0].ports[0].hostPort",
+    ),
+    Case("host port twice", "", "Pod", container(ports=[_HOST_PORT, _HOST_PORT]), "spec.containers[0].ports[1].hostPort"),
+    Case("host port by protocol", "", "Pod", container(ports=[_HOST_PORT, {**_HOST_PORT, "protocol": "UDP"}])),
+    Case("host port by address", "", "Pod", container(ports=[_HOST_PORT, {**_HOST_PORT, "hostIP": "10.0.0.1"}])),
+    Case(
+        "host port of two containers",
+        "",
+        "Pod",
+        spec(containers=[{**MAIN, "name": name, "ports": [_HOST_PORT]} for name in ("a", "b")]),
+        "spec.containers[1].ports[0].hostPort",
+    ),
+    Case(
+        "port of two containers on the host network",
+        "",
+        "Pod",
+        spec(hostNetwork=True, containers=[{**MAIN, "name": name, "ports": [{"containerPort": 1}]} for name in ("a", "b")]),
+        "spec.containers[1].ports[0].hostPort",
+    ),
+    Case(
+        "host port of init containers, one after the other",
+        "",
+        "Pod",
+        pod(initContainers=[{**MAIN, "name": name, "ports": [_HOST_PORT]} for name in ("a", "b")]),
+    ),
+    Case(
+        "host port twice in an init container",
+        "",
+        "Pod",
+        pod(initContainers=[{**MAIN, "name": "a", "ports": [_HOST_PORT, _HOST_PORT]}]),
+        "spec.initContainers[0].ports[1].hostPort",
     ),
     # environment
     Case("env", "", "Pod", env(value="$(B)")),

@@ -8,10 +8,11 @@ from tests.objects.native.core import CORE
 from tests.objects.native.defaulted import DEFAULTED
 from tests.objects.native.groups import GROUPS
 from tests.objects.native.metadata import METADATA
+from tests.objects.native.networks import NETWORKS
 from tests.objects.native.pods import PODS
 from tests.objects.native.unset import EMPTY, POINTERS
 from tests.objects.native.webhooks import WEBHOOKS
 
-CASES = [*METADATA, *PODS, *CORE, *GROUPS, *WEBHOOKS]
+CASES = [*METADATA, *PODS, *CORE, *GROUPS, *NETWORKS, *WEBHOOKS]
 
 __all__ = ["CASES", "CHANGES", "DEFAULTED", "EMPTY", "POINTERS", "WRITTEN_OTHERWISE"]

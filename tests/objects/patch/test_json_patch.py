@@ -43,6 +43,15 @@ Ops = list[Any]
         ),
         pytest.param({"a": 1}, [{"op": "test", "path": "/a", "value": 1.0}], {"a": 1}, id="numbers compare by value"),
         pytest.param({"a": None}, [{"op": "test", "path": "/a", "value": None}], {"a": None}, id="null is a value"),
+        pytest.param({"a": 1}, [{"op": "test", "path": "/z", "value": None}], {"a": 1}, id="what is not there is null"),
+        pytest.param({"a": [1, 2]}, [{"op": "add", "path": "/a/-1", "value": 9}], {"a": [1, 2, 9]}, id="add at the end"),
+        pytest.param({"a": [1, 2]}, [{"op": "add", "path": "/a/-3", "value": 9}], {"a": [9, 1, 2]}, id="add from the end"),
+        pytest.param({"a": [1, 2]}, [{"op": "remove", "path": "/a/-1"}], {"a": [1]}, id="remove the last"),
+        pytest.param({"a": [1, 2]}, [{"op": "replace", "path": "/a/-2", "value": 9}], {"a": [9, 2]}, id="replace from the end"),
+        pytest.param({"a": [1, 2]}, [{"op": "test", "path": "/a/-1", "value": 2}], {"a": [1, 2]}, id="test the last"),
+        pytest.param({"a": [1, {"b": 2}]}, [{"op": "remove", "path": "/a/-1/b"}], {"a": [1, {}]}, id="into the last"),
+        pytest.param({"a": [1, 2]}, [{"op": "move", "from": "/a/0", "path": "/a/-1"}], {"a": [2, 1]}, id="move to the end"),
+        pytest.param({"a": [1, 2]}, [{"op": "remove", "path": "/a/01"}], {"a": [1]}, id="zeros before an index"),
         pytest.param(
             {"a": {"b": [1, {"c": 2}]}},
             [{"op": "test", "path": "/a", "value": {"b": [1, {"c": 2}]}}],
@@ -71,8 +80,9 @@ def test_operations(doc: Any, ops: Ops, expected: Any) -> None:
         ([{"op": "replace", "path": "/z", "value": 1}], "/z", "no such member"),
         ([{"op": "replace", "path": "/list/3", "value": 1}], "/list/3", "out of bounds"),
         ([{"op": "add", "path": "/list/4", "value": 1}], "/list/4", "out of bounds"),
-        ([{"op": "add", "path": "/list/01", "value": 1}], "/list/01", "not an index"),
-        ([{"op": "add", "path": "/list/-1", "value": 1}], "/list/-1", "not an index"),
+        ([{"op": "add", "path": "/list/-5", "value": 1}], "/list/-5", "out of bounds; the list has 4 places"),
+        ([{"op": "remove", "path": "/list/-4"}], "/list/-4", "out of bounds; the list has 3 places"),
+        ([{"op": "test", "path": "/list/-4/x", "value": 1}], "/list/-4", "out of bounds"),
         ([{"op": "add", "path": "/list/1e0", "value": 1}], "/list/1e0", "not an index"),
         ([{"op": "remove", "path": "/list/-"}], "/list/-", "not an index"),
         ([{"op": "add", "path": "/z/y", "value": 1}], "/z", "no such member"),
@@ -80,7 +90,9 @@ def test_operations(doc: Any, ops: Ops, expected: Any) -> None:
         ([{"op": "test", "path": "/n", "value": 6}], "/n", "test failed: it is 5, not 6"),
         ([{"op": "test", "path": "/n", "value": "5"}], "/n", "test failed"),
         ([{"op": "test", "path": "/one", "value": True}], "/one", "test failed"),
-        ([{"op": "test", "path": "/z", "value": None}], "/z", "no such member"),
+        ([{"op": "test", "path": "/z", "value": 0}], "/z", "no such member"),
+        ([{"op": "test", "path": "/z/y", "value": None}], "/z", "no such member"),
+        ([{"op": "test", "path": "/list/7", "value": None}], "/list/7", "out of bounds"),
         ([{"op": "move", "from": "/map", "path": "/map/x"}], "/map/x", "into itself"),
         ([{"op": "copy", "from": "/z", "path": "/y"}], "/z", "no such member"),
         ([{"op": "add", "path": "/ok", "value": 1}, {"op": "remove", "path": "/a~1b"}], "/a~1b", "operation 1 at"),
@@ -99,13 +111,19 @@ def test_what_does_not_fit_is_invalid_and_names_the_path(ops: Ops, pointer: str,
 @pytest.mark.parametrize(
     "ops",
     [
-        None, {}, "add", [None], [[]], [{}], [{"op": "frobnicate", "path": "/a"}], [{"op": 5, "path": "/a"}],
+        [{}], [{"op": "frobnicate", "path": "/a"}], [{"op": 5, "path": "/a"}],
         [{"op": "add", "path": "/a"}],
         [{"op": "add", "value": 1}], [{"op": "remove"}], [{"op": "move", "path": "/a"}], [{"op": "remove", "path": "a"}],
         [{"op": "remove", "path": 5}], [{"op": "remove", "path": "/a~2"}], [{"op": "remove", "path": "/a~"}],
         [{"op": "copy", "from": ["a"], "path": "/a"}], [{"op": "remove", "path": "/a" * 500}],
     ],
 )  # fmt: skip
+def test_what_is_no_operation_is_invalid(ops: Any) -> None:
+    with pytest.raises(Invalid, match="JSON patch operation 0"):
+        apply_json_patch({"a": 1}, ops)
+
+
+@pytest.mark.parametrize("ops", [None, {}, "add", [None], [[]]])
 def test_what_is_no_patch_is_a_bad_request(ops: Any) -> None:
     with pytest.raises(BadRequest):
         apply_json_patch({"a": 1}, ops)

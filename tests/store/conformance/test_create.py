@@ -10,7 +10,7 @@ import pytest
 from muster.objects.status import AlreadyExists, ApiError, BadRequest, Invalid, NotFound, Raw
 from muster.objects.time import parse_time
 from muster.store.contract import Store, WriteOptions
-from tests.store.conformance.support import NOT_OURS, config_map, network_policy, pod, unique
+from tests.store.conformance.support import NOT_OURS, config_map, custom_kind, network_policy, pod, unique, widget
 
 
 async def test_the_server_sets_what_is_its_own(store: Store, namespace: str) -> None:
@@ -220,3 +220,44 @@ async def test_pods_get_kubernetes_defaults(store: Store, namespace: str) -> Non
     assert container["imagePullPolicy"] == "IfNotPresent"
     assert created["status"]["phase"] == "Pending"
     assert created["status"]["qosClass"] == "BestEffort"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        pytest.param("Pod", {"spec": {"containers": [{"name": "a", "image": 1}]}}, id="number for text"),
+        pytest.param("Pod", {"spec": {"containers": {}}}, id="object for list"),
+        pytest.param("Pod", {"spec": {"hostNetwork": "yes"}}, id="text for truth"),
+        pytest.param(
+            "Pod", {"spec": {"containers": [{"name": "a", "ports": [{"containerPort": 2**40}]}]}}, id="beyond 32 bits"
+        ),
+        pytest.param("Pod", {"spec": {"activeDeadlineSeconds": 5.0}}, id="a fraction, if of nothing"),
+        pytest.param("Pod", {"spec": {"overhead": {"cpu": "much"}}}, id="no quantity"),
+        pytest.param("ConfigMap", {"data": {"a": 1}}, id="number in a map of texts"),
+        pytest.param("ConfigMap", {"binaryData": {"a": "%%"}}, id="no base64"),
+        pytest.param("Secret", {"stringData": {"a": 5}}, id="number for a secret"),
+        pytest.param("ConfigMap", {"metadata": {"name": "x", "labels": {"a": 1}}}, id="number for a label"),
+    ],
+)
+async def test_wrong_types_make_no_object_of_the_kind(store: Store, namespace: str, kind: str, body: dict[str, Any]) -> None:
+    resource = await store.resource("", kind)
+    raw = {"apiVersion": "v1", "kind": kind, "metadata": {"name": "x"}, **body}
+    with pytest.raises(BadRequest, match=f'{kind} in version "v1" cannot be handled as a {kind}: '):
+        await store.create(resource, raw, namespace)
+    with pytest.raises(NotFound):
+        await store.get(resource, "x", namespace)
+
+
+async def test_wrong_types_in_a_custom_kind_are_for_its_schema(store: Store, namespace: str) -> None:
+    async with custom_kind(store) as widgets:
+        thing = widget(widgets.group, "x")
+        with pytest.raises(Invalid):
+            await store.create(widgets, {**thing, "spec": "text"}, namespace)
+        with pytest.raises(BadRequest):
+            await store.create(widgets, {**thing, "metadata": {"name": "x", "labels": {"a": 1}}}, namespace)
+
+
+async def test_a_label_without_a_value_is_empty(store: Store, namespace: str) -> None:
+    maps = await store.resource("", "ConfigMap")
+    made = await store.create(maps, config_map("a", labels={"l": None}), namespace)
+    assert made["metadata"]["labels"] == {"l": ""}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from muster.objects.status import Conflict, Invalid, NotFound
@@ -107,6 +109,16 @@ async def test_a_pod_on_a_node_waits_for_its_agent(store: Store, namespace: str)
     await store.delete(pods, "a", namespace, grace_period_s=0)
     with pytest.raises(NotFound):
         await store.get(pods, "a", namespace)
+
+
+async def test_a_negative_grace_is_as_short_as_may_be(store: Store, namespace: str) -> None:
+    pods = await store.resource("", "Pod")
+    await store.create(pods, pod("a", node="n1"), namespace)
+    deleting = await store.delete(pods, "a", namespace, grace_period_s=-1)
+    # A second. Up to 1.21 Kubernetes wrote down what was asked for, and let the pod go at once.
+    assert deleting["metadata"]["deletionGracePeriodSeconds"] in (1, -1)
+    with contextlib.suppress(NotFound):
+        await store.delete(pods, "a", namespace, grace_period_s=0)
 
 
 async def test_a_finished_pod_goes_at_once(store: Store, namespace: str) -> None:

@@ -70,6 +70,27 @@ async def test_a_json_patch_that_does_not_fit_changes_nothing(store: Store, name
     assert await store.get(maps, "a", namespace) == created
 
 
+async def test_indexes_of_a_json_patch_may_count_from_the_end(store: Store, namespace: str) -> None:
+    maps = await store.resource("", "ConfigMap")
+    await store.create(maps, {**config_map("a"), "metadata": {"name": "a", "finalizers": ["x.io/1", "x.io/2"]}}, namespace)
+    patched = await store.patch(
+        maps,
+        "a",
+        [
+            {"op": "add", "path": "/metadata/finalizers/-1", "value": "x.io/3"},
+            {"op": "add", "path": "/metadata/finalizers/-4", "value": "x.io/0"},
+            {"op": "remove", "path": "/metadata/finalizers/-2"},
+        ],
+        namespace,
+        patch_type=PatchType.JSON,
+    )
+    assert patched["metadata"]["finalizers"] == ["x.io/0", "x.io/1", "x.io/3"]
+    beyond = [{"op": "remove", "path": "/metadata/finalizers/-4"}]
+    with pytest.raises(Invalid):
+        await store.patch(maps, "a", beyond, namespace, patch_type=PatchType.JSON)
+    await store.patch(maps, "a", {"metadata": {"finalizers": None}}, namespace)
+
+
 async def test_strategic_merge_patch_knows_keyed_lists(store: Store, namespace: str) -> None:
     pods = await store.resource("", "Pod")
     two = pod("a")

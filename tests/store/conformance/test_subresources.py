@@ -137,6 +137,38 @@ async def test_metadata_that_come_with_the_status_are_checked(store: Store, name
     assert await store.get(pods, "a", namespace) == created
 
 
+@pytest.mark.parametrize(
+    ("status", "address", "listed"),
+    [
+        pytest.param({"podIP": "10.1.2.3"}, "10.1.2.3", ["10.1.2.3"], id="the one fills the list"),
+        pytest.param({"podIPs": [{"ip": "10.1.2.3"}, {"ip": "fd00::1"}]}, "10.1.2.3", ["10.1.2.3", "fd00::1"], id="the first"),
+        pytest.param({"podIP": "10.1.2.4", "podIPs": [{"ip": "10.1.2.3"}]}, "10.1.2.4", ["10.1.2.4"], id="they differ"),
+    ],
+)
+async def test_the_addresses_of_a_pod_agree(store: Store, namespace: str, status: Raw, address: str, listed: list[str]) -> None:
+    pods = await store.resource("", "Pod")
+    await store.create(pods, pod("a"), namespace)
+    patched = await store.patch(pods, "a", {"status": status}, namespace, subresource="status")
+    assert (patched["status"]["podIP"], [one["ip"] for one in patched["status"]["podIPs"]]) == (address, listed)
+    moved = await store.patch(pods, "a", {"status": {"podIP": "10.9.9.9"}}, namespace, subresource="status")
+    assert moved["status"]["podIPs"] == [{"ip": "10.9.9.9"}]
+
+
+async def test_all_of_a_node_can_be_given_out_unless_it_says_otherwise(store: Store) -> None:
+    nodes = await store.resource("", "Node")
+    name = unique("node")
+    capacity = {"cpu": "4", "memory": "1Gi"}
+    made = await store.create(nodes, {"metadata": {"name": name}, "status": {"capacity": capacity}})
+    try:
+        assert made["status"]["allocatable"] == capacity
+        larger = await store.patch(nodes, name, {"status": {"capacity": {"cpu": "8"}}}, subresource="status")
+        assert larger["status"]["allocatable"] == capacity, "it is said now"
+        renewed = await store.patch(nodes, name, {"status": {"allocatable": None}}, subresource="status")
+        assert renewed["status"]["allocatable"] == {"cpu": "8", "memory": "1Gi"}
+    finally:
+        await store.delete(nodes, name)
+
+
 async def test_status_is_checked_by_the_schema(store: Store, namespace: str) -> None:
     async with custom_kind(store) as widgets:
         created = await store.create(widgets, widget(widgets.group, "a"), namespace)

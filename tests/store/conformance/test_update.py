@@ -192,3 +192,25 @@ async def test_immutable_data_stays(store: Store, namespace: str) -> None:
     created = await store.create(maps, {**config_map("a"), "immutable": True}, namespace)
     with pytest.raises(Invalid):
         await store.update(maps, {**created, "data": {"key": "other"}}, namespace)
+
+
+async def test_wrong_types_are_a_bad_request_where_a_patch_with_them_is_invalid(store: Store, namespace: str) -> None:
+    maps = await store.resource("", "ConfigMap")
+    created = await store.create(maps, config_map("a"), namespace)
+    with pytest.raises(BadRequest, match="cannot be handled as a ConfigMap"):
+        await store.update(maps, {**created, "data": {"key": 1}}, namespace)
+    with pytest.raises(Invalid):
+        await store.patch(maps, "a", {"data": {"key": 1}}, namespace)
+    assert await store.get(maps, "a", namespace) == created
+
+
+async def test_what_belongs_to_a_type_of_service_goes_with_it(store: Store, namespace: str) -> None:
+    services = await store.resource("", "Service")
+    spec = {"type": "NodePort", "externalTrafficPolicy": "Local", "ports": [{"port": 80, "nodePort": 30996}]}
+    made = await store.create(services, {"metadata": {"name": "a"}, "spec": spec}, namespace)
+    assert made["spec"]["ports"][0]["nodePort"] == 30996
+    inside = await store.patch(services, "a", {"spec": {"type": "ClusterIP"}}, namespace)
+    assert "nodePort" not in inside["spec"]["ports"][0]
+    assert "externalTrafficPolicy" not in inside["spec"]
+    with pytest.raises(Invalid):
+        await store.patch(services, "a", {"spec": {"ports": [{"port": 80, "nodePort": 30996}]}}, namespace)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from muster.objects.resources import Resource
-from muster.objects.status import Invalid, Raw
+from muster.objects.status import Raw
 from muster.objects.time import format_time
 from muster.store.contract import Propagation
 from muster.store.embedded.deletion import may_go, plan_delete
@@ -106,6 +106,8 @@ def test_a_namespace_says_that_it_goes() -> None:
     assert may_go(NAMESPACES, plan.raw)
 
 
-def test_no_negative_grace() -> None:
-    with pytest.raises(Invalid, match="gracePeriodSeconds: Invalid value: -1"):
-        plan_delete(PODS, bound(), now=NOW, grace_period_s=-1, propagation=None)
+def test_a_negative_grace_is_a_second() -> None:
+    plan = plan_delete(PODS, bound(), now=NOW, grace_period_s=-1, propagation=None)
+    assert plan.raw["metadata"]["deletionGracePeriodSeconds"] == 1
+    sooner = plan_delete(PODS, bound(deletionGracePeriodSeconds=30), now=NOW, grace_period_s=-7, propagation=None)
+    assert sooner.raw["metadata"]["deletionGracePeriodSeconds"] == 1

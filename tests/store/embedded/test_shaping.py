@@ -45,7 +45,7 @@ async def test_schema_and_rules_are_reported_together() -> None:
 )
 async def test_a_field_is_named_once(spec: Any, fields: list[str]) -> None:
     store = await open_store()
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(BadRequest, match='Pod in version "v1" cannot be handled as a Pod: ') as refused:
         await store.create(PODS, {"metadata": {"name": "Bad_Name"}, "spec": spec}, "default")
     assert [cause.field for cause in refused.value.causes] == fields
     await store.close()

@@ -113,7 +113,7 @@ class JobSpec(Native):
     template: Annotated[PodTemplateSpec, "The pods to make."]
     parallelism: Annotated[Count | None, "How many run at once."] = None
     completions: Annotated[Count | None, "How many must succeed; absent means any one."] = None
-    active_deadline_seconds: Annotated[int | None, between(1, None, "int64"), "The job fails when it has run this long."] = None
+    active_deadline_seconds: Annotated[int | None, between(0, None, "int64"), "The job fails when it has run this long."] = None
     pod_failure_policy: Annotated[PodFailurePolicy | None, "What failures mean."] = None
     success_policy: Annotated[SuccessPolicy | None, "When it has succeeded."] = None
     backoff_limit: Annotated[Count | None, "Failures before the job has failed; 6 unless there is a limit for each index."] = (

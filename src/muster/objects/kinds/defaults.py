@@ -22,6 +22,8 @@ from muster.objects.status import Raw
 from muster.objects.view import copy_json
 
 SESSION_AFFINITY_S: Final = 10_800
+_EXPOSED: Final = ("NodePort", "LoadBalancer")
+"""Services that can be reached from outside the cluster."""
 _INT32_MAX: Final = 2**31 - 1
 _CONTAINERS: Final = ("initContainers", "containers", "ephemeralContainers")
 _encode: Final = msgspec.json.Encoder().encode
@@ -36,6 +38,8 @@ def apply_defaults(resource: Resource, raw: Raw, old: Raw | None = None, *, is_s
     copied.
     """
     key = (resource.group, resource.kind)
+    if key == ("", "Node"):
+        return _node(raw)
     fill, empty = _BY_KIND.get(key), _STATUS.get(key)
     if fill is None and empty is None:
         return raw
@@ -45,6 +49,7 @@ def apply_defaults(resource: Resource, raw: Raw, old: Raw | None = None, *, is_s
     else:
         result = _loose_pod(raw) if key == ("", "Pod") else _copied(raw)
     if old is not None and key == ("", "Service"):
+        _drop_of_type(result, old)
         _keep_allocated(result, old)
     if fill is not None:
         fill(result)
@@ -133,6 +138,17 @@ def _pod(raw: Raw) -> None:
     if not status.get("phase"):
         status["phase"] = "Pending"
         status.setdefault("qosClass", qos_class(spec))
+    if "podIP" in status or "podIPs" in status:
+        _addresses(status)
+
+
+def _addresses(status: Raw) -> None:
+    """`podIP` is the first of `podIPs`. Where they differ it is the older field, which more clients write, that holds."""
+    address, listed = status.get("podIP"), _objects(status, "podIPs")
+    if not address and listed:
+        status["podIP"] = listed[0].get("ip")
+    elif address and not (listed and listed[0].get("ip") == address):
+        status["podIPs"] = [{"ip": address}]
 
 
 def _loose_pod(raw: Raw) -> Raw:
@@ -292,7 +308,9 @@ def _service(raw: Raw) -> None:
             port["targetPort"] = port["port"]
     if spec.get("sessionAffinity") == "ClientIP":
         _made(_made(spec, "sessionAffinityConfig"), "clientIP").setdefault("timeoutSeconds", SESSION_AFFINITY_S)
-    if kind in ("NodePort", "LoadBalancer"):
+    elif spec.get("sessionAffinity") == "None":
+        spec.pop("sessionAffinityConfig", None)
+    if kind in _EXPOSED:
         _settled(spec, "externalTrafficPolicy", "Cluster")
     if kind == "LoadBalancer":
         spec.setdefault("allocateLoadBalancerNodePorts", True)
@@ -304,14 +322,34 @@ def _service(raw: Raw) -> None:
         spec.setdefault("clusterIPs", [address])
 
 
+def _drop_of_type(raw: Raw, old: Raw) -> None:
+    """What belongs to the type that a service had, and was only carried along, goes with the type."""
+    spec, before = _object(raw, "spec"), _object(old, "spec")
+    if spec.get("type") == before.get("type"):
+        return
+    words = ["healthCheckNodePort", "allocateLoadBalancerNodePorts"] if spec.get("type") != "LoadBalancer" else []
+    if spec.get("type") not in _EXPOSED:
+        words.append("externalTrafficPolicy")
+        given = {port.get("nodePort") for port in _objects(before, "ports") if isinstance(port.get("nodePort"), int)}
+        for port in _objects(spec, "ports"):
+            if isinstance(port.get("nodePort"), int) and port["nodePort"] in given:
+                del port["nodePort"]
+    for word in words:
+        if word in spec and spec[word] == before.get(word):
+            del spec[word]
+
+
 def _keep_allocated(raw: Raw, old: Raw) -> None:
     spec, before = _object(raw, "spec"), _object(old, "spec")
     if spec.get("type") == "ExternalName" or before.get("type") == "ExternalName":
         return
-    for word in ("clusterIP", "clusterIPs", "healthCheckNodePort"):
+    words = ["clusterIP", "clusterIPs"]
+    if (spec.get("type"), spec.get("externalTrafficPolicy")) == ("LoadBalancer", "Local"):
+        words.append("healthCheckNodePort")
+    for word in words:
         if not spec.get(word) and before.get(word):
             spec[word] = copy_json(before[word])
-    if spec.get("type") in ("NodePort", "LoadBalancer"):
+    if spec.get("type") in _EXPOSED:
         given = {f"{port.get('protocol')}/{port.get('port')}": port.get("nodePort") for port in _objects(before, "ports")}
         for port in _objects(spec, "ports"):
             node_port = given.get(f"{port.get('protocol')}/{port.get('port')}")
@@ -326,6 +364,15 @@ def _is_ipv6(text: Any) -> bool:
         return False
 
 
+def _node(raw: Raw) -> Raw:
+    """All of a node can be given out unless it says otherwise. Nodes are written often: only what changes is copied."""
+    status = _object(raw, "status")
+    capacity = _object(status, "capacity")
+    if not capacity or status.get("allocatable"):
+        return raw
+    return {**raw, "status": {**status, "allocatable": dict(capacity)}}
+
+
 def _namespace(raw: Raw) -> None:
     metadata = _made(raw, "metadata")
     labels = metadata.get("labels") or {}
@@ -338,11 +385,14 @@ def _namespace(raw: Raw) -> None:
 
 def _secret(raw: Raw) -> None:
     """`stringData` is for writing only: it goes into `data`, and wins there."""
-    texts = raw.pop("stringData", None)
+    texts = raw.get("stringData")
+    if isinstance(texts, dict) and not all(isinstance(text, str | None) for text in texts.values()):
+        return  # for the schema to refuse
+    raw.pop("stringData", None)
     if isinstance(texts, dict) and texts:
         data = _made(raw, "data")
         for key, text in texts.items():
-            data[key] = base64.b64encode(str(text).encode("utf-8", "surrogatepass")).decode("ascii")
+            data[key] = base64.b64encode((text or "").encode("utf-8", "surrogatepass")).decode("ascii")
 
 
 def _claim(raw: Raw) -> None:
@@ -382,9 +432,14 @@ def _role_binding(raw: Raw) -> None:
 
 
 def _network_policy(raw: Raw) -> None:
-    spec = _object(raw, "spec")
-    if spec and not spec.get("policyTypes"):
+    spec = _made(raw, "spec")
+    spec.setdefault("podSelector", {})
+    if not spec.get("policyTypes"):
         spec["policyTypes"] = ["Ingress", "Egress"] if spec.get("egress") else ["Ingress"]
+
+
+def _priority_class(raw: Raw) -> None:
+    raw.setdefault("value", 0)
 
 
 def _ingress_class(raw: Raw) -> None:
@@ -423,6 +478,7 @@ _BY_KIND: Final[Mapping[tuple[str, str], Callable[[Raw], None]]] = {
     (RBAC_GROUP, "ClusterRoleBinding"): _role_binding,
     ("networking.k8s.io", "NetworkPolicy"): _network_policy,
     ("networking.k8s.io", "IngressClass"): _ingress_class,
+    ("scheduling.k8s.io", "PriorityClass"): _priority_class,
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
 }
 

@@ -1,7 +1,9 @@
 """JSON patch (RFC 6902): a list of operations, done in order, all or none.
 
 Pure; neither argument is changed, and the result shares nothing with them. Errors name the operation by its number and the
-path: a malformed operation is a BadRequest, one that does not fit the document is Invalid (422), as Kubernetes answers.
+path: what is no list of operations is a BadRequest; an operation that is malformed or does not fit the document is Invalid
+(422), as Kubernetes answers. Like there, and beyond the RFC, a negative index counts from the end of the list (-1 is its last
+item, and where `add` puts something behind it), and a member that is not there is null to `test`.
 
 Bounded: the number of operations, what `copy` may add in all (a few copies of copies would grow without end), what operations
 on long lists may move, and nesting. `test` needs no bound of its own: one that passes costs what its value does, which the
@@ -23,7 +25,7 @@ _COPIED_MAX: Final = 4 * 1024 * 1024
 _MOVED_MAX: Final = 50_000_000
 """Items that one patch may shift by inserting before them or removing what is before them."""
 _POINTER_TOKENS_MAX: Final = 200
-_INDEX: Final = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
+_INDEX: Final = re.compile(r"[+-]?[0-9]{1,9}", re.ASCII)
 _NEEDS: Final = {
     "add": ("path", "value"),
     "replace": ("path", "value"),
@@ -72,10 +74,10 @@ class _Work:
             raise BadRequest(f"JSON patch operation {self.number} is {shown(operation)}, not an object with op and path")
         op = operation.get("op")
         if not isinstance(op, str) or op not in _NEEDS:
-            raise BadRequest(f"JSON patch operation {self.number}: op is {shown(op)}; it must be one of {', '.join(_NEEDS)}")
+            raise Invalid(f"JSON patch operation {self.number}: op is {shown(op)}; it must be one of {', '.join(_NEEDS)}")
         for member in _NEEDS[op]:
             if member not in operation:
-                raise BadRequest(f"JSON patch operation {self.number}: {op} needs the member {member!r}")
+                raise Invalid(f"JSON patch operation {self.number}: {op} needs the member {member!r}")
         path = self._pointer(operation["path"], "path")
         match op:
             case "add":
@@ -99,15 +101,15 @@ class _Work:
     def _pointer(self, text: Any, member: str) -> list[str]:
         """The tokens of a JSON pointer (RFC 6901)."""
         if not isinstance(text, str) or (text and not text.startswith("/")):
-            raise BadRequest(
+            raise Invalid(
                 f"JSON patch operation {self.number}: {member} is {shown(text)}; a pointer is empty or begins with '/', "
                 "as in /spec/replicas"
             )
         tokens = text.split("/")[1:]
         if len(tokens) > _POINTER_TOKENS_MAX:
-            raise BadRequest(f"JSON patch operation {self.number}: {member} has more than {_POINTER_TOKENS_MAX} parts")
+            raise Invalid(f"JSON patch operation {self.number}: {member} has more than {_POINTER_TOKENS_MAX} parts")
         if re.search(r"~(?![01])", text):
-            raise BadRequest(f"JSON patch operation {self.number}: in {member} {shown(text)} '~' must be followed by 0 or 1")
+            raise Invalid(f"JSON patch operation {self.number}: in {member} {shown(text)} '~' must be followed by 0 or 1")
         return [token.replace("~1", "/").replace("~0", "~") for token in tokens]
 
     def _find(self, path: list[str]) -> Any:
@@ -117,21 +119,25 @@ class _Work:
         return node
 
     def _child(self, node: Any, token: str, path: list[str]) -> Any:
+        return node[self._key(node, token, path)]
+
+    def _key(self, node: Any, token: str, path: list[str]) -> Any:
+        """Under what `node` has the member or the item that `token` names."""
         if isinstance(node, dict):
             if token not in node:
                 raise self._unfit(path, "there is no such member")
-            return node[token]
+            return token
         if isinstance(node, list):
-            return node[self._index(token, len(node) - 1, path)]
+            return self._index(token, len(node) - 1, path)
         raise self._unfit(path, f"its parent is {shown(node)}, neither an object nor a list")
 
     def _index(self, token: str, index_max: int, path: list[str]) -> int:
         if not _INDEX.fullmatch(token):
             raise self._unfit(path, f"{token[:40]!r} is not an index of a list")
-        index = int(token)
-        if index > index_max:
-            raise self._unfit(path, f"index {index} is out of bounds; the list has {index_max + 1} places")
-        return index
+        index, places = int(token), index_max + 1
+        if not -places <= index < places:
+            raise self._unfit(path, f"index {index} is out of bounds; the list has {places} places")
+        return index if index >= 0 else index + places
 
     def _add(self, path: list[str], value: Any) -> None:
         if not path:
@@ -151,14 +157,11 @@ class _Work:
         if not path:
             removed, self.root = self.root, None
             return removed
-        parent, token = self._find(path[:-1]), path[-1]
-        removed = self._child(parent, token, path)
-        if isinstance(parent, dict):
-            del parent[token]
-        else:
-            self._shift(len(parent) - int(token), path)
-            del parent[int(token)]
-        return removed
+        parent = self._find(path[:-1])
+        key = self._key(parent, path[-1], path)
+        if isinstance(parent, list):
+            self._shift(len(parent) - key, path)
+        return parent.pop(key)
 
     def _shift(self, count: int, path: list[str]) -> None:
         self._moved += count
@@ -172,9 +175,8 @@ class _Work:
         if not path:
             self.root = value
             return
-        parent, token = self._find(path[:-1]), path[-1]
-        self._child(parent, token, path)
-        parent[token if isinstance(parent, dict) else int(token)] = value
+        parent = self._find(path[:-1])
+        parent[self._key(parent, path[-1], path)] = value
 
     def _move(self, source: list[str], path: list[str]) -> None:
         if len(source) < len(path) and path[: len(source)] == source:
@@ -198,6 +200,8 @@ class _Work:
 
     def _test(self, path: list[str], expected: Any) -> None:
         check_depth(expected, f"the value of JSON patch operation {self.number}")
+        if expected is None and path and isinstance(parent := self._find(path[:-1]), dict) and path[-1] not in parent:
+            return
         actual = self._find(path)
         check_depth(actual, f"what JSON patch operation {self.number} tests", depth_max=200)
         if not json_equal(actual, expected):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from muster.objects.names import validate_env_name, validate_label_name, validate_port_name, validate_qualified_name
@@ -50,7 +50,9 @@ def check_containers(report: Report, spec: Raw, path: str) -> None:
     unique(report, [*inits, *containers, *objs(spec, "ephemeralContainers", path)])
     for where, container in containers:
         _check_container(report, container, where, spec, volumes)
+    _check_host_ports(report, containers)
     for where, container in inits:
+        _check_host_ports(report, [(where, container)])  # they run one after the other
         _check_container(report, container, where, spec, volumes)
         if text(container, "restartPolicy") != "Always":
             for word in (*_PROBES, "lifecycle"):
@@ -98,6 +100,18 @@ def _check_ports(report: Report, container: Raw, path: str, *, is_host_network: 
             report.names(f"{where}.name", name, validate_port_name(name))
         if is_host_network and host not in (0, number(port, "containerPort")):
             report.invalid(f"{where}.hostPort", host, "must match containerPort when hostNetwork is true")
+
+
+def _check_host_ports(report: Report, containers: Sequence[tuple[str, Raw]]) -> None:
+    """No two ports of containers that run together take one of the host's."""
+    seen: set[str] = set()
+    for path, container in containers:
+        for where, port in objs(container, "ports", path):
+            if host := number(port, "hostPort"):
+                taken = f"{text(port, 'protocol')}/{text(port, 'hostIP')}/{host}"
+                if taken in seen:
+                    report.duplicate(f"{where}.hostPort", taken)
+                seen.add(taken)
 
 
 def _check_env(report: Report, container: Raw, path: str) -> None:

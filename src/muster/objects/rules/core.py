@@ -1,37 +1,34 @@
-"""Rules for the core group's kinds other than pods: configuration, services, nodes, quotas. Pure."""
+"""Rules for the core group's kinds other than pods, services and storage: configuration, nodes, quotas. Pure."""
 
 from __future__ import annotations
 
-import ipaddress
+import base64
 from typing import Any, Final
+
+import msgspec
 
 from muster.objects.names import (
     validate_config_key,
-    validate_label_name,
-    validate_port_name,
     validate_qualified_name,
-    validate_subdomain,
 )
 from muster.objects.quantity import Quantity
 from muster.objects.rules.placement import check_taints
-from muster.objects.rules.pods import is_ip, is_ipv4
 from muster.objects.rules.report import (
     Report,
     check_immutable,
-    check_labels,
     check_quantities,
-    number,
     obj,
     objs,
     text,
     texts,
     unique,
 )
+from muster.objects.rules.services import is_network
 from muster.objects.status import Raw
 
 CONFIG_BYTES_MAX: Final = 1024 * 1024
-_ENDPOINTS_MAX: Final = 1000
-_SLICE_PORTS_MAX: Final = 100
+_JSON_KEYS: Final = frozenset({".dockerconfigjson", ".dockercfg"})
+"""Of Secrets with what a registry asks for."""
 _LIMIT_TYPES: Final = ("Pod", "Container", "PersistentVolumeClaim")
 
 
@@ -68,8 +65,10 @@ def check_secret(report: Report, raw: Raw, old: Raw | None) -> None:
     }
     kind = text(raw, "type")
     for key in needed.get(kind, ()):
-        if key not in data:
+        if key not in data or (key == "ssh-privatekey" and not data[key]):
             report.required(f"data[{key}]")
+        elif key in _JSON_KEYS and not _holds_json_object(data[key]):
+            report.invalid(f"data[{key}]", "<secret contents redacted>", "must be base64 of a JSON object")
     if kind == "kubernetes.io/basic-auth" and not data.keys() & {"username", "password"}:
         report.required("data[username]")
         report.required("data[password]")
@@ -79,6 +78,14 @@ def check_secret(report: Report, raw: Raw, old: Raw | None) -> None:
     if old is not None:
         check_immutable(report, raw.get("type"), old.get("type"), "type")
         _check_frozen(report, raw, old, ("data",))
+
+
+def _holds_json_object(value: Any) -> bool:
+    try:
+        found = msgspec.json.decode(base64.b64decode(value))
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return found is None or isinstance(found, dict)
 
 
 def _decoded_len(value: Any) -> int:
@@ -93,115 +100,6 @@ def _check_frozen(report: Report, raw: Raw, old: Raw, fields: tuple[str, ...]) -
     for field in fields:
         if obj(raw, field) != obj(old, field):
             report.forbidden(field, "field is immutable when `immutable` is set")
-
-
-# -- services ---------------------------------------------------------------------------------------------------------------
-
-
-def check_service(report: Report, raw: Raw, old: Raw | None) -> None:
-    spec = obj(raw, "spec")
-    kind, address = text(spec, "type"), text(spec, "clusterIP")
-    check_labels(report, obj(spec, "selector"), "spec.selector")
-    ports = list(objs(spec, "ports", "spec"))
-    if not ports and kind != "ExternalName" and address != "None":
-        report.required("spec.ports")
-    _check_service_ports(report, ports)
-    if kind == "ExternalName":
-        name = text(spec, "externalName").removesuffix(".")
-        if not name:
-            report.required("spec.externalName")
-        else:
-            report.names("spec.externalName", name, validate_subdomain(name))
-        if address not in ("", "None"):
-            report.forbidden("spec.clusterIP", "may not be set when type is ExternalName")
-    elif address not in ("", "None") and not is_ip(address):
-        report.invalid("spec.clusterIP", address, "must be empty, 'None', or a valid IP address")
-    if address == "None" and kind in ("NodePort", "LoadBalancer"):
-        report.invalid("spec.clusterIP", address, f"may not be set to 'None' for {kind} services")
-    for word in ("externalIPs", "clusterIPs"):
-        for value in texts(spec, word):
-            if not is_ip(value) and not (word == "clusterIPs" and value == "None"):
-                report.invalid(f"spec.{word}", value, "must be an IP address")
-    for value in texts(spec, "loadBalancerSourceRanges"):
-        if not is_network(value.strip()):
-            report.invalid("spec.loadBalancerSourceRanges", value, "must be a network such as 10.0.0.0/8")
-    if old is not None:
-        before = text(obj(old, "spec"), "clusterIP")
-        if before and address != before and "ExternalName" not in (kind, text(obj(old, "spec"), "type")):
-            report.immutable("spec.clusterIP", address)
-
-
-def _check_service_ports(report: Report, ports: list[tuple[str, Raw]]) -> None:
-    unique(report, ports)
-    seen: set[tuple[str, int]] = set()
-    for where, port in ports:
-        name, target = text(port, "name"), port.get("targetPort")
-        if len(ports) > 1 and not name:
-            report.required(f"{where}.name")
-        if name:
-            report.names(f"{where}.name", name, validate_label_name(name))
-        pair = (text(port, "protocol"), number(port, "port"))
-        if pair in seen:
-            report.duplicate(where, {"port": pair[1], "protocol": pair[0]})
-        seen.add(pair)
-        if isinstance(target, str) and not (target.isascii() and target.isdigit() and len(target) <= 5):
-            report.names(f"{where}.targetPort", target, validate_port_name(target))
-        elif target is not None and not 1 <= _port_number(target) <= 65535:
-            report.invalid(f"{where}.targetPort", target, "must be between 1 and 65535, or a port's name")
-
-
-def _port_number(value: Any) -> int:
-    return int(value) if isinstance(value, int | str) and not isinstance(value, bool) else 0
-
-
-def is_network(value: str) -> bool:
-    address, slash, prefix = value.partition("/")
-    if slash and prefix.isascii() and prefix.isdigit() and len(prefix) <= 2 and int(prefix) <= 32 and is_ipv4(address):
-        return True
-    try:
-        ipaddress.ip_network(value, strict=False)
-    except ValueError:
-        return False
-    return "/" in value
-
-
-def check_endpoints(report: Report, raw: Raw, old: Raw | None) -> None:
-    for where, subset in objs(raw, "subsets", ""):
-        for word in ("addresses", "notReadyAddresses"):
-            for path, address in objs(subset, word, where):
-                if not is_ip(text(address, "ip")):
-                    report.invalid(f"{path}.ip", text(address, "ip"), "must be an IP address")
-        if not subset.get("addresses") and not subset.get("notReadyAddresses"):
-            report.required(where, "must specify `addresses` or `notReadyAddresses`")
-        ports = list(objs(subset, "ports", where))
-        for path, port in ports:
-            if len(ports) > 1 and not text(port, "name"):
-                report.required(f"{path}.name")
-
-
-def check_endpoint_slice(report: Report, raw: Raw, old: Raw | None) -> None:
-    kind = text(raw, "addressType")
-    endpoints = list(objs(raw, "endpoints", ""))
-    if len(endpoints) > _ENDPOINTS_MAX:
-        report.too_many("endpoints", len(endpoints), _ENDPOINTS_MAX)
-        return
-    for where, endpoint in endpoints:
-        for index, address in enumerate(texts(endpoint, "addresses")):
-            path = f"{where}.addresses[{index}]"
-            if kind == "FQDN":
-                report.names(path, address, validate_subdomain(address))
-            elif not is_ip(address) or ipaddress.ip_address(address).version != (6 if kind == "IPv6" else 4):
-                report.invalid(path, address, f"must be an {kind} address")
-    ports = list(objs(raw, "ports", ""))
-    if len(ports) > _SLICE_PORTS_MAX:
-        report.too_many("ports", len(ports), _SLICE_PORTS_MAX)
-    seen: set[str] = set()
-    for where, port in ports:
-        if text(port, "name") in seen:
-            report.duplicate(f"{where}.name", text(port, "name"))
-        seen.add(text(port, "name"))
-    if old is not None:
-        check_immutable(report, raw.get("addressType"), old.get("addressType"), "addressType")
 
 
 # -- nodes, namespaces, quotas ----------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import msgspec
 from muster.objects.names import validate_label_name, validate_qualified_name, validate_subdomain
 from muster.objects.rules.containers import CONTAINERS_CHECKED, check_containers, check_resources, check_variables
 from muster.objects.rules.placement import check_placement
-from muster.objects.rules.report import Report, check_quantities, number, obj, objs, text, texts, unique
+from muster.objects.rules.report import Report, check_labels, check_quantities, number, obj, objs, text, texts, unique
 from muster.objects.status import Raw
 from muster.objects.view import copy_json
 
@@ -45,6 +45,7 @@ def check_template(report: Report, template: Raw, path: str) -> None:
     if not isinstance(spec, dict):
         report.required(f"{path}.spec", "a pod needs containers")
         return
+    check_labels(report, obj(template, "metadata").get("labels"), f"{path}.metadata.labels")
     check_pod_spec(report, spec, f"{path}.spec")
     if spec.get("ephemeralContainers"):
         report.forbidden(f"{path}.spec.ephemeralContainers", "not allowed in a pod template")

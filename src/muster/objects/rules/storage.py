@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from muster.objects.kinds.volumes_persistent import PersistentVolumeSpec
-from muster.objects.names import validate_label_name, validate_subdomain
+from muster.objects.names import validate_label_name, validate_qualified_name, validate_subdomain
 from muster.objects.quantity import Quantity
 from muster.objects.rules.placement import check_node_selector
-from muster.objects.rules.report import Report, check_immutable, check_quantities, check_selector, obj, text, texts
+from muster.objects.rules.report import Report, check_immutable, check_quantities, check_selector, obj, objs, text, texts
 from muster.objects.schema import schema_of
 from muster.objects.status import Raw
 from muster.objects.view import copy_json
@@ -59,7 +59,8 @@ def check_claim(report: Report, raw: Raw, old: Raw | None) -> None:
     if old is None:
         return
     before = obj(old, "spec")
-    fixed, was = (_fixed_claim(owner, before) for owner in (spec, before))
+    is_bound = text(obj(old, "status"), "phase") == "Bound"
+    fixed, was = (_fixed_claim(owner, before, is_bound=is_bound) for owner in (spec, before))
     if fixed != was:
         report.forbidden(
             "spec", "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims"
@@ -69,10 +70,12 @@ def check_claim(report: Report, raw: Raw, old: Raw | None) -> None:
         report.forbidden("spec.resources.requests.storage", "field can not be less than previous value")
 
 
-def _fixed_claim(spec: Raw, before: Raw) -> Raw:
+def _fixed_claim(spec: Raw, before: Raw, *, is_bound: bool) -> Raw:
+    """What of `spec` may not change. Only a claim that has its volume can ask for it to grow."""
     fixed: Raw = copy_json(spec)
-    fixed.pop("volumeAttributesClassName", None)
-    obj(fixed, "resources").pop("requests", None)
+    if is_bound:
+        fixed.pop("volumeAttributesClassName", None)
+        obj(obj(fixed, "resources"), "requests").pop("storage", None)
     if not before.get("volumeName"):
         fixed.pop("volumeName", None)  # set once, by whoever binds it
     if before.get("storageClassName") is None:
@@ -90,7 +93,11 @@ def _size(spec: Raw) -> Quantity | None:
 def check_volume(report: Report, raw: Raw, old: Raw | None) -> None:
     spec = obj(raw, "spec")
     _check_modes(report, spec, "spec")
-    check_quantities(report, obj(spec, "capacity"), "spec.capacity")
+    amounts = check_quantities(report, obj(spec, "capacity"), "spec.capacity")
+    if amounts.get("storage") == Quantity.of(0):
+        report.invalid("spec.capacity[storage]", "0", "must be greater than zero")
+    if name := text(spec, "storageClassName"):
+        report.names("spec.storageClassName", name, validate_subdomain(name))
     if set(obj(spec, "capacity")) != {"storage"}:
         report.required("spec.capacity[storage]", "capacity must be `storage` and nothing else")
     known = schema_of(PersistentVolumeSpec)["properties"].keys() - _ABOUT_ANY_VOLUME
@@ -99,6 +106,10 @@ def check_volume(report: Report, raw: Raw, old: Raw | None) -> None:
         report.required("spec", "must specify a volume type")
     for source in sources[1:]:
         report.forbidden(f"spec.{source}", "may not specify more than 1 volume type")
+    if "hostPath" in sources:
+        _check_host_path(report, spec)
+    if "nfs" in sources and not text(obj(spec, "nfs"), "path").startswith("/"):
+        report.invalid("spec.nfs.path", text(obj(spec, "nfs"), "path"), "must be an absolute path")
     required = obj(spec, "nodeAffinity").get("required")
     if isinstance(required, dict):
         check_node_selector(report, required, "spec.nodeAffinity.required")
@@ -112,9 +123,35 @@ def check_volume(report: Report, raw: Raw, old: Raw | None) -> None:
         check_immutable(report, spec.get("volumeMode"), before.get("volumeMode"), "spec.volumeMode")
 
 
+def _check_host_path(report: Report, spec: Raw) -> None:
+    path = text(obj(spec, "hostPath"), "path")
+    if not path:
+        report.required("spec.hostPath.path")
+    elif ".." in path.split("/"):
+        report.invalid("spec.hostPath.path", path, "must not contain '..'")
+    elif path == "/" and text(spec, "persistentVolumeReclaimPolicy") == "Recycle":
+        report.forbidden("spec.persistentVolumeReclaimPolicy", "may not be 'Recycle' for a hostPath of '/'")
+
+
 def check_storage_class(report: Report, raw: Raw, old: Raw | None) -> None:
     if not text(raw, "provisioner"):
         report.required("provisioner")
+    else:
+        report.names("provisioner", text(raw, "provisioner"), validate_qualified_name(text(raw, "provisioner").lower()))
+    if text(raw, "reclaimPolicy") == "Recycle":
+        report.unsupported("reclaimPolicy", "Recycle", ["Delete", "Retain"])
+    if "" in obj(raw, "parameters"):
+        report.invalid("parameters", "", "a parameter needs a name")
+    for where, topology in objs(raw, "allowedTopologies", ""):
+        for path, expression in objs(topology, "matchLabelExpressions", where):
+            values = texts(expression, "values")
+            if not values:
+                report.required(f"{path}.values")
+            seen: set[str] = set()
+            for index, value in enumerate(values):
+                if value in seen:
+                    report.duplicate(f"{path}.values[{index}]", value)
+                seen.add(value)
     if old is not None:
         for word in ("provisioner", "parameters", "reclaimPolicy", "volumeBindingMode"):
             if (raw.get(word) or None) != (old.get(word) or None):

@@ -1,4 +1,4 @@
-"""Rules for kinds that make pods, for disruption budgets, network policies and ingresses. Pure."""
+"""Rules for kinds that make pods and for disruption budgets. Pure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import re
 from typing import Any, Final
 
 from muster.objects.meta import labels_of
-from muster.objects.names import validate_label_name
-from muster.objects.rules.core import is_network
 from muster.objects.rules.pods import check_template
-from muster.objects.rules.report import Report, check_immutable, check_selector, number, obj, objs, text, texts
+from muster.objects.rules.report import Report, check_immutable, check_selector, number, obj, objs, text
 from muster.objects.rules.storage import check_claim_spec
 from muster.objects.selectors import LabelSelector, from_label_selector
 from muster.objects.status import Raw
@@ -35,9 +33,14 @@ def check_workload(report: Report, raw: Raw, old: Raw | None) -> None:
         if rolling and text(strategy, "type") not in ("", "RollingUpdate"):
             report.forbidden(f"spec.{word}.rollingUpdate", f"may not be specified when the type is {text(strategy, 'type')!r}")
         for key in ("maxUnavailable", "maxSurge"):
-            check_count_or_percent(report, rolling.get(key), f"spec.{word}.rollingUpdate.{key}")
+            check_count_or_percent(report, rolling.get(key), f"spec.{word}.rollingUpdate.{key}", is_whole=key != "maxSurge")
         if _is_zero(rolling.get("maxUnavailable")) and _is_zero(rolling.get("maxSurge")):
             report.invalid(f"spec.{word}.rollingUpdate.maxUnavailable", 0, "may not be 0 when `maxSurge` is 0")
+    deadline_s, ready_s = spec.get("progressDeadlineSeconds"), number(spec, "minReadySeconds")
+    if isinstance(deadline_s, int) and deadline_s <= ready_s:
+        report.invalid("spec.progressDeadlineSeconds", deadline_s, f"must be greater than minReadySeconds ({ready_s})")
+    if obj(template, "spec").get("activeDeadlineSeconds") is not None:
+        report.forbidden("spec.template.spec.activeDeadlineSeconds", f"a {raw.get('kind')} has no end; leave it out")
     for where, claim in objs(spec, "volumeClaimTemplates", "spec"):
         check_claim_spec(report, obj(claim, "spec"), f"{where}.spec")
     if old is not None:
@@ -97,9 +100,12 @@ def _is_zero(value: Any) -> bool:
     return value in (0, "0", "0%") and not isinstance(value, bool)
 
 
-def check_count_or_percent(report: Report, value: Any, field: str) -> None:
+def check_count_or_percent(report: Report, value: Any, field: str, *, is_whole: bool = True) -> None:
+    """`is_whole`: it is a part of something, of which there is no more than all."""
     if isinstance(value, str) and not _PERCENT.fullmatch(value):
         report.invalid(field, value, "must be a number or a percentage such as 25%")
+    elif isinstance(value, str) and is_whole and (len(value) > 4 or int(value[:-1]) > 100):
+        report.invalid(field, value, "must not be greater than 100%")
     elif isinstance(value, int) and value < 0:
         report.invalid(field, value, "must be greater than or equal to 0")
 
@@ -108,6 +114,7 @@ def check_job(report: Report, raw: Raw, old: Raw | None) -> None:
     spec = obj(raw, "spec")
     _check_job_spec(report, spec, "spec")
     if old is None:
+        _check_job_selector(report, raw, spec)
         return
     before = obj(old, "spec")
     fields = ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"]
@@ -119,6 +126,15 @@ def check_job(report: Report, raw: Raw, old: Raw | None) -> None:
         fields.append("selector")
     for word in fields:
         check_immutable(report, spec.get(word), before.get(word), f"spec.{word}")
+
+
+def _check_job_selector(report: Report, raw: Raw, spec: Raw) -> None:
+    """A new job selects its pods by its own uid, which is filled in; whoever chooses otherwise has to say so."""
+    selector = spec.get("selector")
+    if spec.get("manualSelector") is True:
+        _check_selects(report, selector, obj(spec, "template"), "spec")
+    elif selector and text(obj(raw, "metadata"), "uid") not in obj(selector, "matchLabels").values():
+        report.invalid("spec.selector", selector, "`selector` not auto-generated; leave it out, or set manualSelector")
 
 
 def _check_job_spec(report: Report, spec: Raw, path: str) -> None:
@@ -155,48 +171,3 @@ def check_disruption_budget(report: Report, raw: Raw, old: Raw | None) -> None:
     for word in ("minAvailable", "maxUnavailable"):
         check_count_or_percent(report, spec.get(word), f"spec.{word}")
     check_selector(report, obj(spec, "selector"), "spec.selector")
-
-
-def check_network_policy(report: Report, raw: Raw, old: Raw | None) -> None:
-    spec = obj(raw, "spec")
-    check_selector(report, obj(spec, "podSelector"), "spec.podSelector")
-    for direction, peers in (("ingress", "from"), ("egress", "to")):
-        for where, rule in objs(spec, direction, "spec"):
-            for path, peer in objs(rule, peers, where):
-                block = peer.get("ipBlock")
-                if isinstance(block, dict):
-                    if len(peer) > 1:
-                        report.forbidden(path, "may not specify both ipBlock and another peer")
-                    for index, network in enumerate([text(block, "cidr"), *texts(block, "except")]):
-                        if not is_network(network):
-                            field = f"{path}.ipBlock.cidr" if index == 0 else f"{path}.ipBlock.except[{index - 1}]"
-                            report.invalid(field, network, "must be a network such as 10.0.0.0/8")
-                elif not peer:
-                    report.required(path, "must specify a peer")
-    for index, word in enumerate(texts(spec, "policyTypes")):
-        if word not in ("Ingress", "Egress"):
-            report.unsupported(f"spec.policyTypes[{index}]", word, ["Ingress", "Egress"])
-
-
-def check_ingress(report: Report, raw: Raw, old: Raw | None) -> None:
-    spec = obj(raw, "spec")
-    if not spec.get("rules") and not spec.get("defaultBackend"):
-        report.invalid("spec", spec, "either `defaultBackend` or `rules` must be specified")
-    if isinstance(spec.get("defaultBackend"), dict):
-        _check_backend(report, spec["defaultBackend"], "spec.defaultBackend")
-    for where, rule in objs(spec, "rules", "spec"):
-        for path, item in objs(obj(rule, "http"), "paths", f"{where}.http"):
-            if text(item, "pathType") in ("Exact", "Prefix") and not text(item, "path").startswith("/"):
-                report.invalid(f"{path}.path", text(item, "path"), "must be an absolute path")
-            _check_backend(report, obj(item, "backend"), f"{path}.backend")
-
-
-def _check_backend(report: Report, backend: Raw, path: str) -> None:
-    service, resource = backend.get("service"), backend.get("resource")
-    if (service is None) == (resource is None):
-        report.invalid(path, backend, "must have exactly one of `service` and `resource`")
-    if isinstance(service, dict):
-        name, port = text(service, "name"), obj(service, "port")
-        report.names(f"{path}.service.name", name, validate_label_name(name))
-        if bool(text(port, "name")) == bool(number(port, "number")):
-            report.required(f"{path}.service.port", "port name or number is required, and not both")

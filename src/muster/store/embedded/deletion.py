@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from muster.objects.resources import Resource
-from muster.objects.status import Cause, Raw
+from muster.objects.status import Raw
 from muster.objects.time import format_time, parse_time
 from muster.store.contract import Propagation
-from muster.store.embedded.rules import invalid
 
 FINALIZER_ORPHAN = "orphan"
 FINALIZER_FOREGROUND = "foregroundDeletion"
@@ -32,11 +31,13 @@ class Deletion(NamedTuple):
 def plan_delete(
     resource: Resource, current: Raw, *, now: float, grace_period_s: int | None, propagation: Propagation | None
 ) -> Deletion:
-    """`current` belongs to the caller and may be changed. `propagation` None leaves what the finalizers say."""
+    """`current` belongs to the caller and may be changed. `propagation` None leaves what the finalizers say.
+
+    A negative grace period means a second, as Kubernetes takes it since 1.22: as short as may be without force.
+    """
     meta = current["metadata"]
     if grace_period_s is not None and grace_period_s < 0:
-        message = f"Invalid value: {grace_period_s}: must be greater than or equal to 0"
-        raise invalid(resource, meta["name"], [Cause("gracePeriodSeconds", message)])
+        grace_period_s = 1
     finalizers = _with_propagation(meta.get("finalizers") or [], propagation)
     is_changed = finalizers != (meta.get("finalizers") or [])
     _set_finalizers(meta, finalizers)

@@ -60,12 +60,27 @@ def stale(resource: Resource, name: str) -> Conflict:
 
 def invalid(resource: Resource, name: str, causes: list[Cause]) -> Invalid:
     """All that is wrong with one object, in one message."""
-    text = ", ".join(f"{c.field}: {c.message}" if c.field else c.message for c in causes)
-    if len(causes) > 1:
-        text = f"[{text}]"
+    text = _listed(causes)
     kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
     # Kubernetes names the kind here, where its other refusals name the resource: kubectl prints `The Pod "x" is invalid`.
     return Invalid(f'{kind} "{name}" is invalid: {text}', kind=resource.kind, group=resource.group, name=name, causes=causes)
+
+
+def _listed(causes: list[Cause]) -> str:
+    text = ", ".join(f"{c.field}: {c.message}" if c.field else c.message for c in causes)
+    return f"[{text}]" if len(causes) > 1 else text
+
+
+def unreadable(resource: Resource, name: str, causes: list[Cause]) -> BadRequest:
+    """What has values of wrong types is no object of this kind. Worded as in Kubernetes."""
+    kind, text = resource.kind, _listed(causes)
+    return refusal(
+        BadRequest,
+        resource,
+        name,
+        f'{kind} in version "{resource.version}" cannot be handled as a {kind}: {text}',
+        causes=causes,
+    )
 
 
 # --- what a client sent ------------------------------------------------------------------------------------------
@@ -86,6 +101,10 @@ def conform(resource: Resource, obj: Mapping[str, Any]) -> Raw:
         raise BadRequest(f"metadata of the {resource.kind} must be an object, not {type(meta).__name__}")
     raw: Raw = {"apiVersion": resource.api_version, "kind": resource.kind}
     raw["metadata"] = {k: v for k, v in meta.items() if v or (v is not None and k not in _EMPTY_IS_ABSENT)} if meta else {}
+    for field in ("labels", "annotations"):
+        texts = raw["metadata"].get(field)
+        if isinstance(texts, dict) and None in texts.values():  # `key:` without a value, in YAML
+            raw["metadata"][field] = {key: "" if text is None else text for key, text in texts.items()}
     for key, value in obj.items():
         if key not in raw:
             raw[key] = value

@@ -30,7 +30,7 @@ from muster.store.contract import WriteOptions
 from muster.store.embedded.admission import Actor, Admission, AdmissionOperation, AdmissionRequest, BodyAdmission
 from muster.store.embedded.patching import replace_part
 from muster.store.embedded.registry import Served
-from muster.store.embedded.rules import conform, invalid, refusal, replace, replace_status
+from muster.store.embedded.rules import conform, invalid, refusal, replace, replace_status, unreadable
 
 _WARNINGS_MAX = 20
 LARGE_BYTES: Final = 64 * 1024
@@ -96,9 +96,14 @@ class Shaper:
         *,
         subresource: str = "",
         asked: Resource | None = None,
+        is_sent: bool = False,
     ) -> Raw:
         """`raw` ready to be stored but for its version and managed fields. Raises what the client is to hear. `asked` is the
-        version that the client has written in, where that is not `resource`."""
+        version that the client has written in, where that is not `resource`.
+
+        `is_sent`: it is what a client sent. Wrong types make that no object of its kind (400), where a patch or a hook that
+        puts them into one makes it invalid (422). A custom kind is its metadata to Kubernetes; the rest is for its schema.
+        """
         structural = served.structural(resource)
         context.size_bytes = self._check_size(resource, raw)
         await context.pause()
@@ -135,9 +140,10 @@ class Shaper:
         await context.pause()
         # What a CRD's schema says may have changed since the object was stored; ours is the same for ever.
         known = None if served.is_from_crd else old
-        causes = _together(structural.validate(raw, known) if structural is not None else [], of_rules)
-        if causes:
-            raise invalid(resource, str(raw["metadata"].get("name") or ""), causes)
+        of_schema = structural.validate(raw, known) if structural is not None else []
+        if of_schema or of_rules:
+            refuse = unreadable if is_sent and _is_mistyped(of_schema, metadata_only=served.is_custom) else invalid
+            raise refuse(resource, str(raw["metadata"].get("name") or ""), _together(of_schema, of_rules))
         await context.pause()
         if request is not None and self.admission is not None:
             request.object = raw
@@ -305,6 +311,10 @@ def _managed_as(raw: Raw, other: Raw) -> Raw:
     if "managedFields" in other["metadata"]:
         metadata["managedFields"] = other["metadata"]["managedFields"]
     return {**raw, "metadata": metadata}
+
+
+def _is_mistyped(causes: Sequence[Cause], *, metadata_only: bool) -> bool:
+    return any(cause.reason == TYPE_INVALID and (not metadata_only or cause.field.startswith("metadata.")) for cause in causes)
 
 
 def _kept(resource: Resource, before: Raw, after: Raw, subresource: str) -> Raw:

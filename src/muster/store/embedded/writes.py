@@ -139,7 +139,7 @@ class Writes:
         # A node reports its state when it registers; everyone else's status comes later, through the subresource.
         drop_status = resource.has_status and not (resource.kind == "Node" and resource.group == "")
         rules.stamp_new(resource, raw, uid=random_uid(self._entropy), now_text=now_text, drop_status=drop_status)
-        raw = await self._shaper.shape(served, shaped, raw, None, context, asked=resource)
+        raw = await self._shaper.shape(served, shaped, raw, None, context, asked=resource, is_sent=True)
         raw = self._hooked(served, raw, None, context)
         await context.pause()
         raw = self._shaper.track(served, resource, raw, None, context)
@@ -213,7 +213,7 @@ class Writes:
         rules.check_preconditions(resource, record, preconditions)
         required = version_required and not subresource and (served.is_custom or resource.qualified in _VERSION_REQUIRED)
         rules.check_version(resource, raw, record, required=required)
-        return await self._replace(txn, resource, record, raw, context, subresource=subresource)
+        return await self._replace(txn, resource, record, raw, context, subresource=subresource, is_sent=True)
 
     async def patch(
         self,
@@ -344,6 +344,7 @@ class Writes:
         subresource: str,
         tracked_as: str = "",
         is_applied: bool = False,
+        is_sent: bool = False,
         current: Raw | None = None,
     ) -> Result:
         """Store `raw` over `record`, as far as `subresource` lets it. `current` is what `record` says, where that is known."""
@@ -360,7 +361,9 @@ class Writes:
         else:
             raw = rules.replace(shaped, current, raw)
         managed = raw["metadata"].get("managedFields")
-        raw = await self._shaper.shape(served, shaped, raw, current, context, subresource=subresource, asked=resource)
+        raw = await self._shaper.shape(
+            served, shaped, raw, current, context, subresource=subresource, asked=resource, is_sent=is_sent
+        )
         if not subresource:
             raw = self._hooked(served, raw, current, context)
         await context.pause()
