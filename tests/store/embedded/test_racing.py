@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from muster.objects.conditions import find_condition
 from muster.objects.status import NotFound
 from muster.store.contract import PatchType, WriteOptions
 from muster.store.embedded import Limits
@@ -70,4 +72,18 @@ async def test_a_collection_is_deleted_however_little_history_is_kept() -> None:
     await asyncio.gather(*(store.create(CONFIG_MAPS, config_map(f"m{n:03}"), "default") for n in range(300)))
     await store.delete_collection(CONFIG_MAPS, "default")
     assert not store.list_records(CONFIG_MAPS).records
+    await store.close()
+
+
+@pytest.mark.parametrize("is_large", [False, True], ids=["small", "large"])
+async def test_of_two_definitions_that_come_together_one_has_the_names(tmp_path: Path, is_large: bool) -> None:
+    store = await open_store(tmp_path)
+    crds = [definition("g.example.com"), definition("g.example.com")]
+    crds[1]["metadata"]["name"] = "gadgets.g.example.com"
+    crds[1]["spec"]["names"] |= {"plural": "gadgets", "singular": "gadget", "shortNames": []}
+    for crd in crds:
+        crd["metadata"]["annotations"] = {"weight": "x" * 100_000 * is_large}
+    made = await asyncio.gather(*(store.create(CRDS, crd) for crd in crds))
+    accepted = [find_condition(crd["status"]["conditions"], "NamesAccepted") or {} for crd in made]
+    assert sorted(condition["status"] for condition in accepted) == ["False", "True"]
     await store.close()

@@ -4,7 +4,7 @@ A definition is accepted or refused when it is written (its schema must be struc
 and the kind is there when the write returns. While a definition is being deleted its kind takes nothing new; it goes with the
 last of its objects (`garbage.py`).
 
-On the loop. `prepare` is pure but for reading the registry.
+On the loop. `prepare` is pure but for reading the registry, and what is on its way to disk.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class CustomKinds:
         result = {**raw, "metadata": dict(raw["metadata"])}
         name, spec = result["metadata"]["name"], raw["spec"]
         before = (old or {}).get("status") or {}
-        problem = self._registry.name_conflict(name, spec["group"], _claimed(spec["names"]))
+        promised = self._promised(name, spec["group"])
+        problem = self._registry.name_conflict(name, spec["group"], _claimed(spec["names"]), promised)
         now = self._core.clock()
         conditions = set_condition(
             before.get("conditions"),
@@ -70,6 +71,18 @@ class CustomKinds:
             finalizers = [f for f in result["metadata"].get("finalizers") or [] if f != FINALIZER_CLEANUP]
             result["metadata"]["finalizers"] = [*finalizers, FINALIZER_CLEANUP]
         return result
+
+    def _promised(self, name: str, group: str) -> dict[str, str]:
+        """Whose the names are of other definitions of the group that are on their way to disk: of two that come together only
+        one has a name."""
+        found: dict[str, str] = {}
+        for _, record in self._core.collection(CRD_ID).pending.values():
+            raw = record.raw() if record is not None and record.name != name else {}
+            if raw and raw["spec"]["group"] == group and is_true(raw["status"]["conditions"], "NamesAccepted"):
+                found |= {
+                    claimed: raw["metadata"]["name"] for some in _claimed(raw["spec"]["names"]).values() for claimed in some
+                }
+        return found
 
     def on_event(self, collection: Collection, event: Event) -> None:
         """A definition was committed: serve what it says from now on."""

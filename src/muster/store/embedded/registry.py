@@ -170,12 +170,13 @@ class Registry:
         for callback in self.on_changed:
             callback()
 
-    def name_conflict(self, crd_name: str, group: str, names: Mapping[str, Sequence[str]]) -> str:
+    def name_conflict(self, crd_name: str, group: str, names: Mapping[str, Sequence[str]], promised: Mapping[str, str]) -> str:
         """Why a definition's names can't be accepted beside those already served in its group; "" when they can.
 
-        `names` maps the field (`kind`, `plural`, ...) to the names it claims.
+        `names` maps the field (`kind`, `plural`, ...) to the names it claims. `promised` tells whose the names are of those
+        definitions of the group that are on their way to disk.
         """
-        taken: dict[str, str] = {}
+        taken = dict(promised)
         for served in self._served.values():
             for resource in served.versions.values():
                 if resource.group != group or resource.qualified == crd_name:
