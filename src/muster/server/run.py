@@ -45,6 +45,7 @@ from muster.server.handlers import ResourceHandlers
 from muster.server.job_selector import JobSelector
 from muster.server.joining import Joining
 from muster.server.late import Late
+from muster.server.limit_ranges_admission import LimitRanger
 from muster.server.limits_admission import SubmissionLimits
 from muster.server.listener import Listener
 from muster.server.logs import logger
@@ -171,6 +172,7 @@ class Server:
         authorizer = Authorizer(self.memory.rbac, [NodeAccess(self.memory.nodes), UserAccess(self.memory.people)])
         hooks.hooks += [
             *builtin_hooks(authorizer, self.memory.priorities, self.memory.has_account),
+            LimitRanger(self.memory.limit_ranges),
             ApiAccess(self.memory.automount),
             JobSelector(),
             NodeRestriction(self.memory.nodes, self.pod_range),
