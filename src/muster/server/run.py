@@ -58,6 +58,7 @@ from muster.server.oidc import OidcTokens
 from muster.server.pki import Pki
 from muster.server.priority import HANDSHAKE_COST, stranger
 from muster.server.queue_acts import QueueActs, by_rbac
+from muster.server.quotas import Quotas
 from muster.server.resource_metrics import ResourceMetrics
 from muster.server.reviews import Reviews
 from muster.server.routes import Routes
@@ -109,6 +110,7 @@ class Server:
         self._oidc: OidcTokens
         self._audit_policy = audit_policy.DEFAULT
         self._keeper: Keeper
+        self._quotas: Quotas
         self._undo = contextlib.AsyncExitStack()
         self._stopped = asyncio.Event()
         self._is_started = False
@@ -193,6 +195,9 @@ class Server:
         self._keeper = Keeper(self.store, self.memory.rbac, self._ca_text)
         await self._keeper.start()
         self._undo.push_async_callback(self._keeper.stop)
+        self._quotas = Quotas(self.store)
+        self._quotas.start()
+        self._undo.push_async_callback(self._quotas.stop)
         # Only now, and before anybody can ask for anything: no webhook keeps a server from starting.
         hooks.hooks.insert(-1, webhooks)
         self.store.body_admission = webhooks
@@ -363,6 +368,7 @@ class Server:
         await self._keeper.idle()
         await self.store.settled()
         await self._keeper.idle()
+        await self._quotas.idle()
 
     async def wait(self) -> None:
         """Until `stop` has been called and is done."""

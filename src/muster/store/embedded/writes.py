@@ -34,6 +34,7 @@ from muster.objects.steps import done_in_turns
 from muster.objects.time import format_time
 from muster.store.contract import EventType, PatchType, Preconditions, Propagation
 from muster.store.embedded import rules
+from muster.store.embedded.admission import Accounts
 from muster.store.embedded.core import Core, encoded
 from muster.store.embedded.deletion import is_namespace, may_go, plan_delete
 from muster.store.embedded.patching import applied_part, patched_with, replace_part
@@ -71,6 +72,7 @@ class Writes:
         self._entropy = entropy
         self.hooks: dict[str, Hook] = {}
         """By kind (`Resource.qualified`)."""
+        self.accounts: Accounts | None = None
 
     # --- running -------------------------------------------------------------------------------------------------
 
@@ -92,12 +94,21 @@ class Writes:
                 raise BadRequest("the object is nested too deeply; flatten it") from None
             if transaction.is_stale or self._registry.revision != kinds:
                 continue
-            changes = transaction.changes
+            changes, charge = transaction.changes, None
+            if self.accounts is not None and changes:
+                try:
+                    charge = self.accounts.charge(changes)
+                except ApiError:
+                    if not await core.settle():
+                        continue
+                    raise
             if dry_run or not changes:
                 if transaction.rests_on_pending and not await core.settle():
                     continue
                 return [self._unstored(result) for result in results]
-            records, committed = core.submit(changes)
+            for resource, key, change in charge.notes if charge is not None else ():
+                self.modify(transaction, resource, key, change)
+            records, committed = core.submit(changes, charge.staged if charge is not None else None)
             if committed.done():
                 # Committed on the loop itself. A write is a place where others get to run, whichever way it is done.
                 await asyncio.sleep(0)
@@ -390,7 +401,7 @@ class Writes:
 
     # --- what the steps share ------------------------------------------------------------------------------------
 
-    async def modify(
+    def modify(
         self,
         txn: Transaction,
         resource: Resource,
