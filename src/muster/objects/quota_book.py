@@ -68,7 +68,7 @@ class Book:
         if known is None:
             return False
         before = known.get(name)
-        if before is after:
+        if before is after or before == after:
             return False
         self._charge(kind, before, after)
         if after is None:

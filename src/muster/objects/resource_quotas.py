@@ -7,7 +7,7 @@ count as one each. A pod that has ended keeps nothing but its place in `count/po
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -69,7 +69,7 @@ def _is_extended(name: str) -> bool:
 
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
-    """What one object comes to. Shared by objects that come to the same."""
+    """What one object comes to."""
 
     amounts: Amounts
     is_terminating: bool = False
@@ -142,34 +142,57 @@ def _single(kind: str) -> Counted:
 
 
 def _counted_pod(pod: _Pod) -> Counted:
+    """Pods of one job come to the same: they share what is kept of it, and it is worked out once."""
     spec = pod.spec
-    stay, first = spec.containers or [], spec.init_containers or []
-    every = [*stay, *first]
-    amounts: dict[str, Quantity] = {"count/pods": _ONE}
-    unstated: list[str] = []
-    if pod.status is None or pod.status.phase not in _ENDED:
-        amounts[PODS] = _ONE
-        requests, limits = (_total(stay, first, spec.overhead or {}, word) for word in ("requests", "limits"))
-        for name, amount in requests.items():
-            if name in _COMPUTE or name.startswith("hugepages-"):
-                amounts[name] = amounts[f"requests.{name}"] = amount
-            elif _is_extended(name):
-                amounts[f"requests.{name}"] = amount
-        for name in _COMPUTE:
-            if name in limits:
-                amounts[f"limits.{name}"] = limits[name]
-        unstated = [
-            resource
-            for resource, (word, name) in _MUST_BE_STATED.items()
-            if any(name not in _stated(container, word) for container in every)
-        ]
-    return _sharing(
-        amounts,
-        isinstance(spec.active_deadline_seconds, int | float) and spec.active_deadline_seconds >= 0,
-        not any(_amount(value) for one in every for word in ("requests", "limits") for value in _basic(_stated(one, word))),
-        str(spec.priority_class_name or ""),
-        unstated,
-    )
+    is_ended = pod.status is not None and pod.status.phase in _ENDED
+    is_terminating = isinstance(spec.active_deadline_seconds, int | float) and spec.active_deadline_seconds >= 0
+    stay, first, overhead = spec.containers or [], spec.init_containers or [], spec.overhead or {}
+    priority_class = str(spec.priority_class_name or "")
+    asked = (tuple(map(_key, stay)), tuple(map(_key, first)), tuple(overhead.items()))
+    key = (is_ended, is_terminating, priority_class, asked)
+    found = _shared.get(key)
+    if found is None:
+        every = [*stay, *first]
+        found = Counted(
+            amounts={"count/pods": _ONE} if is_ended else _amounts_of_pod(stay, first, overhead),
+            is_terminating=is_terminating,
+            is_best_effort=not any(
+                _amount(value) for one in every for word in ("requests", "limits") for value in _basic(_stated(one, word))
+            ),
+            priority_class=priority_class,
+            unstated=frozenset(
+                resource
+                for resource, (word, name) in _MUST_BE_STATED.items()
+                if any(name not in _stated(one, word) for one in every)
+            ),
+        )
+        if len(_shared) >= _SHARED_MAX:
+            _shared.clear()
+        _shared[key] = found
+    return found
+
+
+def _key(container: _Container) -> Any:
+    """All of a container that counts, to be compared."""
+    resources = container.resources
+    if resources is None:
+        return container.restart_policy
+    requests, limits = resources.requests or {}, resources.limits or {}
+    return (container.restart_policy, tuple(requests.items()), tuple(limits.items()))
+
+
+def _amounts_of_pod(stay: Sequence[_Container], first: Sequence[_Container], overhead: Quantities) -> Amounts:
+    amounts = {"count/pods": _ONE, PODS: _ONE}
+    requests, limits = (_total(stay, first, overhead, word) for word in ("requests", "limits"))
+    for name, amount in requests.items():
+        if name in _COMPUTE or name.startswith("hugepages-"):
+            amounts[name] = amounts[f"requests.{name}"] = amount
+        elif _is_extended(name):
+            amounts[f"requests.{name}"] = amount
+    for name in _COMPUTE:
+        if name in limits:
+            amounts[f"limits.{name}"] = limits[name]
+    return amounts
 
 
 def _total(stay: Sequence[_Container], first: Sequence[_Container], overhead: Quantities, word: str) -> dict[str, Quantity]:
@@ -211,7 +234,7 @@ def _counted_service(raw: Raw) -> Counted:
         "services.nodeports": Quantity.of(ports),
         "services.loadbalancers": _ONE if type_ == "LoadBalancer" else ZERO,
     }
-    return _sharing(amounts)
+    return Counted(amounts=amounts)
 
 
 def _counted_claim(raw: Raw) -> Counted:
@@ -227,33 +250,7 @@ def _counted_claim(raw: Raw) -> Counted:
         amounts["requests.storage"] = storage
         if class_:
             amounts[f"{class_}{_OF_CLASS}requests.storage"] = storage
-    return _sharing(amounts)
-
-
-def _sharing(
-    amounts: dict[str, Quantity],
-    is_terminating: bool = False,
-    is_best_effort: bool = False,
-    priority_class: str = "",
-    unstated: Iterable[str] = (),
-) -> Counted:
-    """Pods of one job come to the same: they share what is kept of it."""
-    names = tuple(unstated)
-    amounts_key = tuple([(name, amount.nanos, amount.family) for name, amount in amounts.items()])
-    key = (amounts_key, is_terminating, is_best_effort, priority_class, names)
-    found = _shared.get(key)
-    if found is None:
-        found = Counted(
-            amounts=amounts,
-            is_terminating=is_terminating,
-            is_best_effort=is_best_effort,
-            priority_class=priority_class,
-            unstated=frozenset(names),
-        )
-        if len(_shared) >= _SHARED_MAX:
-            _shared.clear()
-        _shared[key] = found
-    return found
+    return Counted(amounts=amounts)
 
 
 def _amount(value: str | int | float) -> Quantity:
