@@ -211,6 +211,7 @@ async def test_quotas_that_are_deleted_bind_nobody() -> None:
         assert all(await created(store, ["b", "c"]))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_after_a_disk_that_failed_everything_is_counted_as_it_is(tmp_path: Path, seed: int) -> None:
     """Writes fail at an operation of the disk that the seed picks; what failed leaves no trace in what is counted."""
@@ -248,6 +249,23 @@ async def test_a_server_that_starts_counts_what_it_finds(tmp_path: Path) -> None
     async with opened(tmp_path / "s") as (store, quotas):
         assert await used(store, quotas) == {"pods": "1"}
         assert sum(await created(store, [f"p{n}" for n in range(5)])) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("nvidia.com/gpu", "no object counts for it; of other resources it is requests.nvidia.com/gpu"),
+        ("count/events", "no object counts for it"),
+        ("count/deployment.apps", "no kind deployment.apps is served; name it as in count/deployments.apps"),
+        ("count/deployments.apps", ""),
+        ("requests.nvidia.com/gpu", ""),
+    ],
+)
+def test_what_bounds_nothing_is_told(server: RunningServer, namespace: str, name: str, told: str) -> None:
+    made = server.request("POST", f"/api/v1/namespaces/{namespace}/resourcequotas", quota(counts={name: 1}))
+    assert made.code == 201
+    warnings = made.headers.get_all("Warning") or []
+    assert warnings == ([f'299 - "spec.hard[{name}] bounds nothing: {told}"'] if told else [])
 
 
 def test_over_http_and_after_a_restart(tmp_path: Path) -> None:

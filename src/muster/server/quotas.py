@@ -16,13 +16,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from muster.objects.quota_book import Book, Entry
-from muster.objects.resource_quotas import QUOTAS, Amounts, Quota, counted, counted_json
+from muster.objects.resource_quotas import QUOTAS, Amounts, Quota, counted, counted_json, kind_of
 from muster.objects.rules.report import obj
 from muster.objects.status import ApiError, Forbidden, Raw
+from muster.server.admission import Hook
 from muster.server.logs import logger
 from muster.store.contract import EventType
 from muster.store.embedded import EmbeddedStore
-from muster.store.embedded.admission import Charge, Note
+from muster.store.embedded.admission import AdmissionRequest, Charge, Note
 from muster.store.embedded.core import Change
 from muster.store.embedded.records import Key
 
@@ -198,6 +199,27 @@ class Quotas:
             return _reporting(quota.hard, book.used[name])(raw)
 
         return change
+
+
+class QuotaNotes(Hook):
+    """Whoever bounds something that nothing counts for is told so: Kubernetes takes it without a word, and protects nobody."""
+
+    def __init__(self, store: EmbeddedStore) -> None:
+        self._store = store
+
+    async def validate(self, request: AdmissionRequest) -> None:
+        if request.resource.qualified != QUOTAS or request.object is None or request.subresource:
+            return
+        names = [(name, kind_of(name)) for name in obj(obj(request.object, "spec"), "hard")]
+        served = {resource.qualified for resource in self._store.catalog.all}
+        for name, kind in names:
+            if not kind:
+                instead = "" if name.startswith(("count/", "requests.")) else f"; of other resources it is requests.{name}"
+                request.warn(f"spec.hard[{name}] bounds nothing: no object counts for it{instead}")
+            elif kind not in served:
+                request.warn(
+                    f"spec.hard[{name}] bounds nothing: no kind {kind} is served; name it as in count/deployments.apps"
+                )
 
 
 def _entry(change: Change) -> Entry:

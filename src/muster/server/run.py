@@ -58,7 +58,7 @@ from muster.server.oidc import OidcTokens
 from muster.server.pki import Pki
 from muster.server.priority import HANDSHAKE_COST, stranger
 from muster.server.queue_acts import QueueActs, by_rbac
-from muster.server.quotas import Quotas
+from muster.server.quotas import QuotaNotes, Quotas
 from muster.server.resource_metrics import ResourceMetrics
 from muster.server.reviews import Reviews
 from muster.server.routes import Routes
@@ -181,6 +181,7 @@ class Server:
             NodeDeletion(self.memory.nodes),
             BandwidthFits(self.memory.capacities),
             ChangeNotes(),
+            QuotaNotes(self.store),
             QueueActs(by_rbac(authorizer), config.clock),
             FillsInUser(self.memory.people),
             *self.extra_hooks,
