@@ -18,6 +18,7 @@ from muster.controllers.runtime import Runnable
 from muster.controllers.scheduler import Scheduler
 from muster.objects.meta import name_of
 from muster.objects.status import ApiError, BadRequest, Forbidden, Invalid, Raw
+from muster.server.quotas import Quotas
 from muster.sim.clock import current_loop, virtual
 from muster.store.contract import Store
 from muster.store.guarded import GuardedStore
@@ -185,6 +186,26 @@ async def test_what_admission_refuses_is_told() -> None:
             store.error = None
             await asyncio.sleep(300)
             assert (await status(inner))["phase"] == "Starting"
+
+
+@virtual
+async def test_a_quota_is_told_and_waited_for() -> None:
+    async with memory_store() as store:
+        quotas = Quotas(store)
+        quotas.start()
+        resource = await store.resource("", "ResourceQuota")
+        limit: Raw = {"metadata": {"name": "q", "namespace": "default"}, "spec": {"hard": {"pods": 1}}}
+        await store.create(resource, limit, "default")
+        async with controlling(store):
+            await create(store, node("n1"), job())
+            await asyncio.sleep(10)
+            refused = await status(store)
+            assert (refused["phase"], refused["reason"]) == ("Queued", "CreationRefused")
+            assert "exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1" in refused["message"]
+            await store.patch(resource, "q", {"spec": {"hard": {"pods": 2}}}, "default")
+            await asyncio.sleep(300)
+            assert (await status(store))["phase"] == "Starting"
+        await quotas.stop()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tests.server.console import BIN, Console, Scenario, all_scenarios
 from tests.server.running import RunningServer
 
 ALL = all_scenarios()
-BARE = "namespace,garbagecollector,serviceaccount,root-ca-cert-publisher,disruption"
+BARE = "namespace,garbagecollector,serviceaccount,root-ca-cert-publisher,disruption,resourcequota"
 """The controllers whose work Muster's API server does by itself: others would change objects between two commands."""
 
 

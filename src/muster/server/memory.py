@@ -1,5 +1,5 @@
-"""What the server remembers of the store to answer quickly: RBAC objects, token hashes, priority classes, what nodes have and
-which pods are theirs.
+"""What the server remembers of the store to answer quickly: RBAC objects, token hashes, priority classes, limit ranges, what
+nodes have and which pods are theirs.
 
 Filled once at start and then, change by change, from the store's own notification, which comes before the write is answered: a
 permission that was just granted holds for the very next request.
@@ -19,6 +19,7 @@ from muster.objects.time import Clock, parse_time
 from muster.server.admission import PriorityClasses
 from muster.server.authorization import RBAC_GROUP, RbacIndex
 from muster.server.bandwidth_admission import FOLLOWED, Capacities
+from muster.server.limit_ranges_admission import LimitRanges
 from muster.server.logs import logger
 from muster.server.node_index import NodeIndex
 from muster.server.people import FOLLOWED as PEOPLE
@@ -41,6 +42,7 @@ _RBAC_KINDS = {
     f"clusterrolebindings.{RBAC_GROUP}": "ClusterRoleBinding",
 }
 _PRIORITIES = "priorityclasses.scheduling.k8s.io"
+_LIMIT_RANGES = "limitranges"
 _SECRETS = "secrets"
 _PODS = "pods"
 _NODES = "nodes"
@@ -78,6 +80,7 @@ class Memory:
         self.rbac = RbacIndex()
         self.tokens = TokenTable()
         self.priorities = PriorityClasses()
+        self.limit_ranges = LimitRanges()
         self.capacities = Capacities()
         self.nodes = NodeIndex(store)
         self.people = People(clock, self.capacities.image, self.capacities.is_partner)
@@ -87,7 +90,14 @@ class Memory:
         """Read what is there, then follow."""
         roles = tuple((RBAC_GROUP, kind) for kind in _RBAC_KINDS.values())
         webhooks = tuple((WEBHOOK_GROUP, kind) for kind in WEBHOOK_KINDS)
-        for group, kind in (*roles, ("scheduling.k8s.io", "PriorityClass"), *webhooks, *FOLLOWED, *_PEOPLE.values()):
+        for group, kind in (
+            *roles,
+            ("scheduling.k8s.io", "PriorityClass"),
+            ("", "LimitRange"),
+            *webhooks,
+            *FOLLOWED,
+            *_PEOPLE.values(),
+        ):
             resource = self._store.catalog.by_kind(group, kind)
             for record in self._store.list_records(resource).records:
                 self._take(resource.qualified, record, deleted=False)
@@ -120,6 +130,8 @@ class Memory:
             self.rbac.apply(kind, record.raw(), deleted=deleted)
         elif id_ == _PRIORITIES:
             self.priorities.apply(record.raw(), deleted=deleted)
+        elif id_ == _LIMIT_RANGES:
+            self.limit_ranges.apply(record.raw(), deleted=deleted)
         elif id_ in _WEBHOOKS:
             self.webhooks.apply(_WEBHOOKS[id_], record.raw(), deleted=deleted)
         elif id_ in _CAPACITIES:

@@ -46,6 +46,7 @@ from muster.server.handlers import ResourceHandlers
 from muster.server.job_selector import JobSelector
 from muster.server.joining import Joining
 from muster.server.late import Late
+from muster.server.limit_ranges_admission import LimitRanger
 from muster.server.limits_admission import SubmissionLimits
 from muster.server.listener import Listener
 from muster.server.logs import logger
@@ -58,6 +59,7 @@ from muster.server.oidc import OidcTokens
 from muster.server.pki import Pki
 from muster.server.priority import HANDSHAKE_COST, stranger
 from muster.server.queue_acts import QueueActs, by_rbac
+from muster.server.quotas import QuotaNotes, Quotas
 from muster.server.resource_metrics import ResourceMetrics
 from muster.server.reviews import Reviews
 from muster.server.routes import Routes
@@ -109,6 +111,7 @@ class Server:
         self._oidc: OidcTokens
         self._audit_policy = audit_policy.DEFAULT
         self._keeper: Keeper
+        self._quotas: Quotas
         self._undo = contextlib.AsyncExitStack()
         self._stopped = asyncio.Event()
         self._is_started = False
@@ -174,12 +177,14 @@ class Server:
             *builtin_hooks(authorizer, self.memory.priorities, self.memory.has_account),
             PodRuntimeClass(self.memory.find),
             ClaimGrowth(self.memory.find),
+            LimitRanger(self.memory.limit_ranges),
             ApiAccess(self.memory.automount),
             JobSelector(),
             NodeRestriction(self.memory.nodes, self.pod_range),
             NodeDeletion(self.memory.nodes),
             BandwidthFits(self.memory.capacities),
             ChangeNotes(),
+            QuotaNotes(self.store),
             QueueActs(by_rbac(authorizer), config.clock),
             FillsInUser(self.memory.people),
             *self.extra_hooks,
@@ -194,6 +199,9 @@ class Server:
         self._keeper = Keeper(self.store, self.memory.rbac, self._ca_text)
         await self._keeper.start()
         self._undo.push_async_callback(self._keeper.stop)
+        self._quotas = Quotas(self.store)
+        self._quotas.start()
+        self._undo.push_async_callback(self._quotas.stop)
         # Only now, and before anybody can ask for anything: no webhook keeps a server from starting.
         hooks.hooks.insert(-1, webhooks)
         self.store.body_admission = webhooks
@@ -364,6 +372,7 @@ class Server:
         await self._keeper.idle()
         await self.store.settled()
         await self._keeper.idle()
+        await self._quotas.idle()
 
     async def wait(self) -> None:
         """Until `stop` has been called and is done."""

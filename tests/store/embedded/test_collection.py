@@ -67,6 +67,20 @@ def test_latest_is_pending_over_committed() -> None:
     assert ("default", "b") in collection.pending
 
 
+def test_all_that_is_latest_in_a_namespace() -> None:
+    collection = Collection("things")
+    for rv, (namespace, name) in enumerate([("one", "a"), ("one", "b"), ("two", "c")], start=2):
+        put(collection, name, rv, namespace=namespace)
+    collection.pending = {
+        ("one", "a"): (5, None),
+        ("one", "b"): (6, record("b", 6, namespace="one")),
+        ("one", "d"): (7, record("d", 7, namespace="one")),
+        ("two", "d"): (8, None),
+    }
+    assert sorted((r.name, r.rv) for r in collection.latest_in("one")) == [("b", 6), ("d", 7)]
+    assert sorted((r.name, r.rv) for r in collection.latest_in(None)) == [("b", 6), ("c", 4), ("d", 7)]
+
+
 def test_a_later_pending_change_stays_when_an_earlier_one_is_committed() -> None:
     collection = Collection("things")
     key = ("default", "a")

@@ -12,6 +12,7 @@ from muster.objects.names import (
     validate_qualified_name,
 )
 from muster.objects.quantity import Quantity
+from muster.objects.resource_quotas import SCOPES, kind_of
 from muster.objects.rules.placement import check_taints
 from muster.objects.rules.report import (
     Report,
@@ -124,8 +125,33 @@ def check_resource_quota(report: Report, raw: Raw, old: Raw | None) -> None:
     spec = obj(raw, "spec")
     amounts = {name.replace("count/", "", 1): value for name, value in obj(spec, "hard").items()}
     check_quantities(report, amounts, "spec.hard")
+    before = obj(obj(old, "spec"), "hard")
+    for name in obj(spec, "hard"):
+        if "/" not in name and not kind_of(name) and name not in before:
+            report.invalid(f"spec.hard[{name}]", name, "must be a standard resource for quota")
     if old is not None:
         check_immutable(report, spec.get("scopes"), obj(old, "spec").get("scopes"), "spec.scopes")
+        return
+    selected = objs(obj(spec, "scopeSelector"), "matchExpressions", "spec.scopeSelector")
+    named = [("spec.scopes", scope, "Exists") for scope in texts(spec, "scopes")]
+    named += [(where, text(one, "scopeName"), text(one, "operator")) for where, one in selected]
+    _check_scopes(report, named, list(obj(spec, "hard")))
+
+
+def _check_scopes(report: Report, named: list[tuple[str, str, str]], bounded: list[str]) -> None:
+    """Scopes (field, name, operator) that are known, do not exclude each other, and are about pods, as what is bounded is."""
+    scopes = {scope for _, scope, _ in named}
+    for field, scope, operator in named:
+        if scope not in SCOPES:
+            report.invalid(field, scope, f"unsupported scope; there are {', '.join(SCOPES)}")
+        elif scope != "PriorityClass" and operator != "Exists":
+            report.invalid(f"{field}.operator", operator, f"must be 'Exists' when scope is {scope}")
+        elif f"Not{scope}" in scopes:
+            report.invalid(field, scope, "conflicting scopes")
+        else:
+            for name in bounded:
+                if kind_of(name) != "pods" or (scope == "BestEffort" and name != "pods"):
+                    report.invalid(field, scope, f"unsupported scope applied to resource {name}")
 
 
 def check_limit_range(report: Report, raw: Raw, old: Raw | None) -> None:

@@ -8,12 +8,16 @@ over if it did, so a hook may be called more than once for one request and must 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
 from muster.objects.resources import Resource
 from muster.objects.status import Raw
+from muster.store.embedded.records import Key
+
+if TYPE_CHECKING:
+    from muster.store.embedded.core import Change
 
 AdmissionOperation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
 
@@ -86,6 +90,35 @@ class BodyAdmission(Protocol):
 
     async def admit(self, request: AdmissionRequest) -> Raw:
         """`request.object`, perhaps changed. Raises ApiError to refuse it."""
+        ...
+
+
+Note = tuple[Resource, Key, Callable[[Raw], Raw | None]]
+"""An object, and what becomes of it; None to leave it as it is."""
+
+
+class Charge(msgspec.Struct, frozen=True):
+    """What follows from changes that were let pass."""
+
+    staged: Callable[[], None]
+    """Called when the changes have their versions, before anybody else runs. Must not raise."""
+    notes: Sequence[Note] = ()
+    """Changes of other objects that go to disk with them, past hooks and schemas."""
+
+
+class Accounts(Protocol):
+    """Counts what is there, writes in flight included, and refuses what would be too much.
+
+    Asked about all changes of a transaction together, after hooks, and in the same turn of the loop in which they are
+    submitted: between `charge` and `Charge.staged` nothing else changes, so two writes can't both take the last place.
+    """
+
+    def charge(self, changes: Sequence[Change]) -> Charge | None:
+        """None where nothing counts. Raises ApiError to refuse all of them. What is tried only (dry run) is never staged."""
+        ...
+
+    def dropped(self, changed: Sequence[tuple[str, Key]]) -> None:
+        """Everything in flight has failed: these objects (kind and key) are what they were before. Must not raise."""
         ...
 
 

@@ -142,6 +142,15 @@ class Collection:
             return True
         return any(key[0] == namespace and record is not None for key, (_, record) in self.pending.items())
 
+    def latest_in(self, namespace: str | None) -> Iterator[Record]:
+        """The objects of `namespace` as the next write finds them, in no order. The collection must not change meanwhile."""
+        for key in self.iter_keys(namespace, None):
+            if (record := self.latest(key)) is not None:
+                yield record
+        for key, (_, record) in self.pending.items():
+            if record is not None and key not in self.records and namespace in (None, key[0]):
+                yield record
+
     def _range(self, namespace: str | None, start: Key | None) -> tuple[int, int]:
         keys = self._keys
         if namespace is None:

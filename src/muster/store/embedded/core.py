@@ -119,6 +119,8 @@ class Core:
         self.watchers: dict[Watcher, None] = {}
         self.listeners: list[Callable[[Collection, Event], None]] = []
         """Called for each change after it shows to readers. They must not raise, and write only from tasks of their own."""
+        self.on_dropped: list[Callable[[Sequence[tuple[str, Key]]], None]] = []
+        """Called when everything pending has failed and is forgotten, with what it would have changed. They must not raise."""
         self.committer: Committer[Unit]
         """Set once, before the first use."""
         self.is_closed = False
@@ -172,9 +174,12 @@ class Core:
 
     # --- writing -------------------------------------------------------------------------------------------------
 
-    def submit(self, changes: Sequence[Change]) -> tuple[list[Record], asyncio.Future[None]]:
+    def submit(
+        self, changes: Sequence[Change], staged: Callable[[], None] | None = None
+    ) -> tuple[list[Record], asyncio.Future[None]]:
         """Give `changes` their versions and send them to disk together. Await the future before answering anyone.
 
+        `staged` is called once they are pending: nothing can hinder them any more but the disk.
         Raises, with nothing changed, when the store is closed or too busy, or an object is too large.
         """
         self.check_open()
@@ -201,6 +206,8 @@ class Core:
         for collection, event in events:
             after = None if event.type is EventType.DELETED else event.record
             collection.pending[event.record.key] = (event.rv, after)
+        if staged is not None:
+            staged()
         self._in_flight.append(unit)
         self._in_flight_bytes += unit.size_bytes
         self.committer.submit(unit)
@@ -294,6 +301,9 @@ class Core:
         self._in_flight_bytes = 0
         for collection in self.collections.values():
             collection.pending.clear()
+        changed = [(collection.id, event.record.key) for unit in units for collection, event in unit.events]
+        for forget in self.on_dropped:
+            forget(changed)
         for unit in units:
             if not unit.future.done():
                 unit.future.set_exception(_as_api_error(failure))

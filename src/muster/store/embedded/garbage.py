@@ -300,7 +300,7 @@ class GarbageCollector:
 
     async def _modify(self, resource: Resource, item: Item, change: Callable[[Raw], Raw | None]) -> None:
         async def build(transaction: Transaction) -> list[Result]:
-            result = await self._writes.modify(transaction, resource, item.key, change, uid=item.uid)
+            result = self._writes.modify(transaction, resource, item.key, change, uid=item.uid)
             return [] if result is None else [result]
 
         await self._writes.run(build)

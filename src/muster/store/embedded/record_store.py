@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -21,7 +21,7 @@ from muster.objects.status import ApiError, BadRequest, NotFound, Raw, RequestEn
 from muster.objects.steps import Steps, done_in_turns
 from muster.objects.time import Clock
 from muster.store.contract import DEFAULT_WRITE, Binding, Operation, PatchType, Preconditions, Propagation, WriteOptions
-from muster.store.embedded.admission import Actor, Admission, BodyAdmission
+from muster.store.embedded.admission import Accounts, Actor, Admission, BodyAdmission
 from muster.store.embedded.collection import Collection
 from muster.store.embedded.committer import InlineCommitter, ThreadCommitter
 from muster.store.embedded.core import Core
@@ -32,7 +32,7 @@ from muster.store.embedded.limits import Limits
 from muster.store.embedded.namespaces import NAMESPACES_ID, prepare_namespace
 from muster.store.embedded.opening import load
 from muster.store.embedded.reads import Reads, RecordPage, VersionMatch
-from muster.store.embedded.records import Event, Record
+from muster.store.embedded.records import Event, Key, Record
 from muster.store.embedded.registry import Registry
 from muster.store.embedded.selection import in_version
 from muster.store.embedded.shaping import Shaper, Turn, WriteContext
@@ -163,6 +163,11 @@ class RecordStore:
     def body_admission(self, admission: BodyAdmission | None) -> None:
         self._shaper.body_admission = admission
 
+    def keep_accounts(self, accounts: Accounts) -> None:
+        """From now on `accounts` has a say in every write. For whoever starts the server, before it serves."""
+        self._writes.accounts = accounts
+        self._core.on_dropped.append(accounts.dropped)
+
     @property
     def resource_version(self) -> str:
         """The version of the last committed change: what a list would carry now."""
@@ -265,6 +270,19 @@ class RecordStore:
             version_match=version_match,
         )
 
+    def latest_record(self, id_: str, key: Key) -> Record | None:
+        """One object as the next write would find it; see `latest_records`."""
+        collection = self._core.collections.get(id_)
+        return None if collection is None else collection.latest(key)
+
+    def latest_records(self, id_: str, namespace: str | None = None) -> Iterator[Record]:
+        """What the next write would find of a kind (`Resource.qualified`), writes in flight included.
+
+        For whoever decides about writes, and does not wait in between. Readers are shown what is on disk.
+        """
+        collection = self._core.collections.get(id_)
+        return iter(()) if collection is None else collection.latest_in(namespace)
+
     def watch_records(
         self,
         resource: Resource,
@@ -363,6 +381,18 @@ class RecordStore:
             ),
             dry_run=options.dry_run,
         )
+
+    async def amend(self, resource: Resource, name: str, namespace: str | None, change: Callable[[Raw], Raw | None]) -> None:
+        """This process' own change to an object, past hooks and schemas; nothing when it is gone or `change` returns None.
+
+        `change` runs in the turn of the loop in which its result is submitted.
+        """
+
+        async def build(txn: Transaction) -> Sequence[Result]:
+            result = self._writes.modify(txn, resource, (namespace or "", name), change)
+            return [] if result is None else [result]
+
+        await self._writes.run(build)
 
     async def delete_record(
         self,

@@ -35,6 +35,7 @@ from muster.objects.steps import done_in_turns
 from muster.objects.time import format_time
 from muster.store.contract import EventType, PatchType, Preconditions, Propagation
 from muster.store.embedded import rules
+from muster.store.embedded.admission import Accounts
 from muster.store.embedded.core import Core, encoded
 from muster.store.embedded.deletion import is_namespace, may_go, plan_delete
 from muster.store.embedded.patching import applied_part, patched_with, replace_part
@@ -73,6 +74,7 @@ class Writes:
         self._definitions = core.collection("customresourcedefinitions.apiextensions.k8s.io")
         self.hooks: dict[str, Hook] = {}
         """By kind (`Resource.qualified`)."""
+        self.accounts: Accounts | None = None
 
     # --- running -------------------------------------------------------------------------------------------------
 
@@ -94,15 +96,25 @@ class Writes:
                 raise BadRequest("the object is nested too deeply; flatten it") from None
             if transaction.is_stale or self._registry.revision != kinds:
                 continue
-            changes = transaction.changes
+            changes, charge = transaction.changes, None
+            pending = self._definitions.pending
+            if pending and not dry_run and any(("", one.collection.id) in pending for one in changes):
+                await core.settle()  # what it has to look like is being changed: it is shaped by that then
+                continue
+            if self.accounts is not None and changes:
+                try:
+                    charge = self.accounts.charge(changes)
+                except ApiError:
+                    if not await core.settle():
+                        continue
+                    raise
             if dry_run or not changes:
                 if not await transaction.is_founded():
                     continue
                 return [self._unstored(result) for result in results]
-            if self._definitions.pending and any(("", one.collection.id) in self._definitions.pending for one in changes):
-                await core.settle()  # what it has to look like is being changed: it is shaped by that then
-                continue
-            records, committed = core.submit(changes)
+            for resource, key, change in charge.notes if charge is not None else ():
+                self.modify(transaction, resource, key, change)
+            records, committed = core.submit(changes, charge.staged if charge is not None else None)
             if committed.done():
                 # Committed on the loop itself. A write is a place where others get to run, whichever way it is done.
                 await asyncio.sleep(0)
@@ -437,7 +449,7 @@ class Writes:
 
     # --- what the steps share ------------------------------------------------------------------------------------
 
-    async def modify(
+    def modify(
         self,
         txn: Transaction,
         resource: Resource,
