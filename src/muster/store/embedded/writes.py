@@ -37,6 +37,7 @@ from muster.store.contract import EventType, PatchType, Preconditions, Propagati
 from muster.store.embedded import rules
 from muster.store.embedded.admission import Accounts
 from muster.store.embedded.core import Core, encoded
+from muster.store.embedded.custom import CRD_ID
 from muster.store.embedded.deletion import is_namespace, may_go, plan_delete
 from muster.store.embedded.patching import applied_part, patched_with, replace_part
 from muster.store.embedded.records import Key, Record
@@ -71,7 +72,7 @@ class Writes:
         self._registry = registry
         self._shaper = shaper
         self._entropy = entropy
-        self._definitions = core.collection("customresourcedefinitions.apiextensions.k8s.io")
+        self._definitions = core.collection(CRD_ID)
         self.hooks: dict[str, Hook] = {}
         """By kind (`Resource.qualified`)."""
         self.accounts: Accounts | None = None
