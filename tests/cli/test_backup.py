@@ -61,6 +61,12 @@ def test_a_running_server_is_not_restored_over(tmp_path: Path, stopped: Path) ->
         pytest.param(("backup", "f", "--keep", "2"), ExitCode.USAGE, "--keep goes with --to", id="keep alone"),
         pytest.param(("backup", "f", "--data-dir", "no"), ExitCode.NOT_FOUND, "there is no store in it", id="no store"),
         pytest.param(
+            ("backup", "f", "--with-keys"),
+            ExitCode.NOT_FOUND,
+            "--with-keys saves a data directory, not the server",
+            id="keys of",
+        ),
+        pytest.param(
             ("backup", "no/f", "--data-dir", "data"), ExitCode.NOT_FOUND, "no such directory", id="no directory to write to"
         ),
         pytest.param(

@@ -99,6 +99,14 @@ def test_a_token_that_can_not_be_written_is_not_left_behind(admin: Run, tmp_path
     assert admin("user", "token", "list", "-o", "json").out == before
 
 
+def test_a_token_replaces_no_file(admin: Run, tmp_path: Path) -> None:
+    vic = _login(admin, "vic", tmp_path)
+    before = Path(vic).read_text(), admin("user", "token", "list", "-o", "json").out
+    again = admin("user", "token", "create", "dean", "--write", vic)
+    assert (again.code, f"--write {vic}: exists already" in again.err) == (ExitCode.CONFLICT, True)
+    assert (Path(vic).read_text(), admin("user", "token", "list", "-o", "json").out) == before
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

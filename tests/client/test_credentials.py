@@ -205,6 +205,13 @@ async def test_bad_answers_of_a_plugin(tmp_path: Path, answer: Any, words: str) 
         await Credentials(config(Auth(exec_plugin=plugin.spec)), Clock()).current()
 
 
+async def test_what_a_plugin_said_stands_beside_its_bad_answer(tmp_path: Path) -> None:
+    plugin = Plugin(tmp_path, code="sys.stderr.write('log in first\\n')")
+    plugin.prints("hello")
+    with pytest.raises(CredentialError, match=r"no ExecCredential: .*; it said: log in first$"):
+        await Credentials(config(Auth(exec_plugin=plugin.spec)), Clock()).current()
+
+
 async def test_a_plugin_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     script = f"sleep 1000 & echo $! > {file}.new; mv {file}.new {file}; wait"

@@ -68,7 +68,9 @@ def test_maps_name_the_key() -> None:
     assert [key for key, _ in names.validate_labels({"-": "b", "c": "-", "d": 5, "e": "ok"})] == ["-", "c", "d"]
     assert names.validate_annotations({"a": "any text\n", "Example.com/x": "y"}) == []
     assert [key for key, _ in names.validate_annotations({"a b": "", "c": None})] == ["a b", "c"]
-    assert "the limit is 262144" in names.validate_annotations({"a": "x" * 300_000})[0][1]
+    assert names.validate_annotations({"a": "x" * 300_000})[0][1].endswith("the limit is 262144")
+    applied = names.validate_annotations({"kubectl.kubernetes.io/last-applied-configuration": "x" * 300_000})
+    assert "the limit is 262144; 'kubectl apply --server-side' keeps no copy" in applied[0][1]
 
 
 @given(st.text(max_size=70))

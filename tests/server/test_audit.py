@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from muster.objects.status import Raw
 from muster.server import audit_policy
 from muster.server.audit import AuditLog
 from muster.server.audit_policy import Level
@@ -16,6 +18,7 @@ from muster.server.config import ServerLimits
 from muster.server.paths import RequestInfo, request_info
 from muster.server.run import Server
 from muster.server.settings_files import SettingsError
+from muster.server.tokens import token_hash, token_secret
 from tests.server.running import running
 
 
@@ -52,6 +55,39 @@ def test_who_did_what_and_how_it_ended(tmp_path: Path) -> None:
     assert (started["stage"], ended["stage"]) == ("ResponseStarted", "ResponseComplete")
     assert started["auditID"] == ended["auditID"]
     assert len({line["auditID"] for line in lines}) == 5
+
+
+def test_the_log_says_why_credentials_were_refused(tmp_path: Path) -> None:
+    accounts = "/api/v1/namespaces/default/serviceaccounts"
+
+    def token(body: Raw) -> str:
+        return str(server.request("POST", f"{accounts}/bot/token", body).json["status"]["token"])
+
+    with running(tmp_path) as server:
+        server.create(accounts, {"metadata": {"name": "bot"}})
+        server.create("/api/v1/namespaces/default/secrets", {"metadata": {"name": "anchor"}})
+        bound = token({"spec": {"boundObjectRef": {"kind": "Secret", "apiVersion": "v1", "name": "anchor"}}})
+        server.request("DELETE", "/api/v1/namespaces/default/secrets/anchor")
+        for wrong in (token({"spec": {"audiences": ["vault"]}}), bound):
+            assert server.request("GET", "/api", token=wrong).message == "Unauthorized", "the client learns nothing more"
+        good = token({})
+        server.request("DELETE", f"{accounts}/bot")
+        head, claims, _ = good.split(".")
+        unsigned = f"{head}.{claims}.{'A' * 86}"
+        secret = token_secret("old", token_hash("old-token"), "kim", (), "login", expires_s=1.0)
+        server.create("/api/v1/namespaces/kube-system/secrets", secret)
+        for wrong in (good, unsigned, "old-token", "nobody's"):
+            assert server.request("GET", "/api", token=wrong).code == 401
+    told = [line["annotations"].get("muster.dev/refused", "") for line in _lines(tmp_path / "audit" / "audit.jsonl")]
+    account = "it is of system:serviceaccount:default:bot"
+    assert [re.sub(r"\d+ s ago", "N s ago", why.removeprefix("bearer token: ")) for why in told if why] == [
+        f"{account} for vault, not for https://kubernetes.default.svc",
+        f"{account}, bound to the Secret anchor, which is gone",
+        f"{account}, and that ServiceAccount was deleted since",
+        "no key of this server signed it: the key was withdrawn, or is of another server",
+        "it is of 'kim' and expired N s ago",
+        "it is not known here: it was revoked, or is of another server",
+    ]
 
 
 def test_what_was_changed_about_queues_and_jobs(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from muster.objects.resources import Resource
 from muster.objects.status import Raw
@@ -419,11 +420,14 @@ def test_connections_that_say_nothing_keep_only_their_own_address_out(stage: Sta
         assert get() == 200
         with contextlib.ExitStack() as stack:
             port, most = stage.server.server.port, _LIMITS.handshakes_per_address_max
+            said = stack.enter_context(capture_logs())
             silent = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60)) for _ in range(most + 5)]
             blocked_until(lambda: stage.refused("handshakes_per_address_max") == 5)
             closed = silent[-5:]
             with contextlib.suppress(ConnectionError):
                 assert [one.recv(1) for one in closed] == [b""] * 5
+            told = [(line["address"], line["handshakes_per_address_max"]) for line in said if "too many" in line["event"]]
+            assert told == [("127.0.0.1", most)], "told once, not for each"
             for _ in range(20):
                 assert get() == 200
             count = stage.server.server.metrics.registry.get_sample_value("muster_server_handshakes")

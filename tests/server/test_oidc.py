@@ -21,10 +21,10 @@ from muster.client.kubeconfig import load
 from muster.objects.status import Unauthorized
 from muster.objects.time import format_time, wall_clock
 from muster.server import jws, oidc_keys
-from muster.server.oidc import NOT_BEFORE_LEEWAY_S, OidcTokens, TokenRefused, identity_of_claims
+from muster.server.oidc import NOT_BEFORE_LEEWAY_S, OidcTokens, identity_of_claims
 from muster.server.oidc_settings import AuthenticationSettings, Issuer, OidcOptions, from_options, from_text
 from muster.server.settings_files import SettingsError
-from muster.server.tokens import Identity
+from muster.server.tokens import Identity, TokenRefused
 from tests.server.oidc_issuer import OidcIssuer, SigningKey, b64, oidc_issuer, part
 from tests.server.running import RunningServer, running
 

@@ -53,6 +53,16 @@ def test_a_lost_kubeconfig_is_made_anew_and_ends_the_old_token(tmp_path: Path) -
         assert second.request("GET", "/api").code == 200
 
 
+def test_a_users_token_in_the_kubeconfig_is_not_taken_for_the_administrators(tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    with running(tmp_path) as first:
+        old, users = first.token, first.user("kim")
+    path.write_text(path.read_text().replace(old, users))
+    with running(tmp_path) as second:
+        assert second.token not in (old, users)
+        assert second.request("GET", "/api/v1/nodes").code == 200
+
+
 def test_what_the_kubeconfig_says(tmp_path: Path) -> None:
     with running(tmp_path) as server:
         path = server.server.kubeconfig_path

@@ -15,6 +15,7 @@ from muster.server.jws import VerifyKey, key_id_of
 from muster.server.tokens import (
     AUDIENCE,
     Identity,
+    TokenRefused,
     TokenTable,
     identity_of_secret,
     new_token,
@@ -47,7 +48,8 @@ def test_random_tokens_expire() -> None:
     table = TokenTable()
     table.put("s", token_hash("t"), Identity("alice", expires_s=_NOW))
     assert table.find("t", _NOW - 1) is not None
-    assert table.find("t", _NOW) is None
+    with pytest.raises(TokenRefused, match="of 'alice' and expired 5 s ago"):
+        table.find("t", _NOW + 5)
 
 
 def test_secrets_hold_the_hash_only() -> None:
@@ -95,8 +97,10 @@ def test_service_account_token() -> None:
     assert claims is not None
     assert (claims.namespace, claims.name, claims.uid, claims.audiences) == ("ns", "bot", "u1", (AUDIENCE,))
     assert (claims.bound_kind, claims.bound_name, claims.bound_uid) == ("Pod", "p", "u2")
-    assert verify(_KEYS, _token(), _NOW + 601) is None
-    assert verify(_KEYS, _token(), _NOW - 60) is None
+    with pytest.raises(TokenRefused, match="of 'system:serviceaccount:ns:bot' and expired 1 s ago"):
+        verify(_KEYS, _token(), _NOW + 601)
+    with pytest.raises(TokenRefused, match="not good before 60 s from now"):
+        verify(_KEYS, _token(), _NOW - 60)
     assert verify([VerifyKey(ec.generate_private_key(ec.SECP256R1()).public_key(), _KEYS[0].key_id)], _token(), _NOW) is None
 
 
@@ -145,4 +149,6 @@ def test_a_secret_says_for_whom_and_until_when() -> None:
     assert found == (token_hash("x"), Identity("ann@example.org", expires_s=_NOW + 0.25))
     table = TokenTable()
     table.put("t", *found)
-    assert (table.find("x", _NOW + 0.2) is None, table.find("x", _NOW + 0.25) is None) == (False, True)
+    assert table.find("x", _NOW + 0.2) is not None
+    with pytest.raises(TokenRefused):
+        table.find("x", _NOW + 0.25)

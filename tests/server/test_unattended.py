@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from muster.objects.catalog import CATALOG
+from muster.objects.status import Raw
 from muster.server.run import Server
 from muster.server.unattended import UNATTENDED, Unattended
 from muster.store.embedded import AdmissionRequest
@@ -17,7 +18,14 @@ _ACTOR = Actor(user="kim")
 
 
 async def _said(
-    group: str, kind: str, *, operation: AdmissionOperation = "CREATE", actor: Actor | None = _ACTOR, subresource: str = ""
+    group: str,
+    kind: str,
+    *,
+    operation: AdmissionOperation = "CREATE",
+    actor: Actor | None = _ACTOR,
+    subresource: str = "",
+    old: Raw | None = None,
+    new: Raw | None = None,
 ) -> list[str]:
     said: list[str] = []
     request = AdmissionRequest(
@@ -25,8 +33,8 @@ async def _said(
         resource=CATALOG.by_kind(group, kind),
         namespace="default",
         name="shop",
-        old=None,
-        object={},
+        old=old,
+        object=new or {},
         subresource=subresource,
         actor=actor,
         warn=said.append,
@@ -48,6 +56,20 @@ async def test_nothing_else_is() -> None:
     assert not await _said("apps", "Deployment", actor=None)
     for group, kind in (("", "Pod"), ("", "ConfigMap"), ("muster.dev", "Job"), ("kuscia.secretflow", "KusciaDeployment")):
         assert not await _said(group, kind)
+
+
+async def test_labels_that_ask_for_pod_security_are_answered_with_a_warning() -> None:
+    key = "pod-security.kubernetes.io/enforce"
+    plain: Raw = {"metadata": {"labels": {"team": "red"}}}
+    baseline: Raw = {"metadata": {"labels": {"team": "red", key: "baseline"}}}
+    restricted: Raw = {"metadata": {"labels": {key: "restricted"}}}
+    said = f"Namespace shop: the label {key}=baseline is stored, but nothing here checks pods by it"
+    assert await _said("", "Namespace", new=baseline) == [said]
+    assert await _said("", "Namespace", operation="UPDATE", old=plain, new=baseline) == [said]
+    assert len(await _said("", "Namespace", operation="UPDATE", old=baseline, new=restricted)) == 1
+    assert not await _said("", "Namespace", operation="UPDATE", old=baseline, new=baseline), "told once"
+    assert not await _said("", "Namespace", operation="UPDATE", old=baseline, new=plain)
+    assert not await _said("", "Namespace", new=plain)
 
 
 def test_it_arrives(tmp_path: Path) -> None:

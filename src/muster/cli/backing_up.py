@@ -78,8 +78,10 @@ class Source:
         except StoreError as error:
             raise CliError(error.message) from error
         except FileNotFoundError as error:
+            why = "; --with-keys saves a data directory, not the server of the kubeconfig" if self._with_keys else ""
             raise CliError(
-                f"data directory {data_dir}: there is no store in it; name the right one with --data-dir", ExitCode.NOT_FOUND
+                f"data directory {data_dir}: there is no store in it{why}; name the right one with --data-dir",
+                ExitCode.NOT_FOUND,
             ) from error
         self._state.note(f"no server runs on {data_dir}: its store is read")
         return write(snapshot, self._now, read_keys(data_dir) if self._with_keys else None)

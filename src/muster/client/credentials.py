@@ -141,8 +141,13 @@ class Credentials:
         info = await asyncio.to_thread(exec_info, plugin, self._config, is_interactive)
         environ = {**self._environ, **dict(plugin.env), "KUBERNETES_EXEC_INFO": msgspec.json.encode(info).decode()}
         timeout_s = PLUGIN_INTERACTIVE_TIMEOUT_S if is_interactive else self._plugin_timeout_s
-        output = await _run(plugin, environ, is_interactive=is_interactive, timeout_s=timeout_s)
-        return read_exec_credential(plugin, output)
+        output, complaint = await _run(plugin, environ, is_interactive=is_interactive, timeout_s=timeout_s)
+        try:
+            return read_exec_credential(plugin, output)
+        except CredentialError as error:
+            if said := snippet(complaint):
+                raise CredentialError(f"{error}; it said: {said}") from error
+            raise
 
 
 def _fixed(auth: Auth) -> Credential | None:
@@ -210,8 +215,13 @@ def read_exec_credential(plugin: ExecPlugin, output: bytes) -> tuple[Credential,
     )
 
 
-async def _run(plugin: ExecPlugin, environ: Mapping[str, str], *, is_interactive: bool, timeout_s: float) -> bytes:
-    """The plugin's standard output. It is killed, with what it started, when it takes too long or prints too much."""
+async def _run(
+    plugin: ExecPlugin, environ: Mapping[str, str], *, is_interactive: bool, timeout_s: float
+) -> tuple[bytes, bytes]:
+    """What the plugin printed, and what it said on standard error unless a user saw that.
+
+    It is killed, with what it started, when it takes too long or prints too much.
+    """
     try:
         process = await asyncio.create_subprocess_exec(
             plugin.command,
@@ -246,7 +256,7 @@ async def _run(plugin: ExecPlugin, environ: Mapping[str, str], *, is_interactive
         )
     if len(output) > PLUGIN_OUTPUT_BYTES_MAX:
         raise CredentialError(f"exec plugin {plugin.command} printed more than {PLUGIN_OUTPUT_BYTES_MAX >> 20} MiB")
-    return output
+    return output, complaint
 
 
 async def _read(stream: asyncio.StreamReader | None) -> bytes:

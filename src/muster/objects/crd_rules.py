@@ -76,7 +76,10 @@ def _validate_names(crd: Raw, spec: Raw, names: Raw) -> list[Cause]:
         causes.append(_cause("spec.group", f"Invalid value: {group!r}: must be a domain with at least one dot"))
     if name_of(crd) != f"{plural}.{group}":
         causes.append(
-            _cause("metadata.name", f"Invalid value: {name_of(crd)!r}: must be spec.names.plural.spec.group: {plural}.{group}")
+            _cause(
+                "metadata.name",
+                f"Invalid value: {name_of(crd)!r}: must be '{plural}.{group}', made of spec.names.plural and spec.group",
+            )
         )
     approval = annotations_of(crd).get(APPROVAL, "")
     if is_protected(group) and not approval.startswith(("https://", "http://", "unapproved")):

@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from muster.objects.labels import Kubernetes
+
 Entropy = Callable[[int], bytes]
 """Gives that many random bytes."""
 
@@ -182,7 +184,12 @@ def annotation_problems(annotations: Mapping[str, Any]) -> Iterator[tuple[str, s
         else:
             size_bytes += len(key.encode("utf-8", "surrogatepass")) + len(value.encode("utf-8", "surrogatepass"))
     if size_bytes > ANNOTATIONS_BYTES_MAX:
-        yield "", f"annotations hold {size_bytes} bytes together; the limit is {ANNOTATIONS_BYTES_MAX}"
+        hint = (
+            "; 'kubectl apply --server-side' keeps no copy of the object there"
+            if Kubernetes.LAST_APPLIED in annotations
+            else ""
+        )
+        yield "", f"annotations hold {size_bytes} bytes together; the limit is {ANNOTATIONS_BYTES_MAX}{hint}"
 
 
 def validate_config_key(text: str) -> list[str]:

@@ -301,7 +301,7 @@ def _string(schema: Raw, rules: Rules) -> Check:
     if bounds is not None:
         checks.append(bounds)
     if isinstance(schema.get("pattern"), str):
-        checks.append(_pattern(schema["pattern"]))
+        checks.append(_pattern(schema["pattern"], schema.get("format")))
     known = STRING_FORMATS.get(str(schema.get("format")))
     if known is not None:
         is_type = rules.is_native and schema["format"] in _READ_BY_GO
@@ -310,18 +310,19 @@ def _string(schema: Raw, rules: Rules) -> Check:
     return lambda value: rest(value) if type(value) is str else _wrong_type(value, "string")
 
 
-def _pattern(pattern: str) -> Check:
+def _pattern(pattern: str, called: object) -> Check:
     try:
         compiled = compile_pattern(pattern)
     except ValueError:
         return _anything  # `validate_definition` refuses such a schema
+    wanted = "be a quantity such as 500m, 1.5Gi or 2e3, and " if called == "quantity" else ""
 
     def check(value: Any) -> list[Problem] | None:
         if len(value) > TEXT_LEN_MAX:
             return [("", TOO_LONG, f"Too long: {len(value)}: at most {TEXT_LEN_MAX} characters can be matched with a pattern")]
         if compiled.search(value):
             return None
-        return [("", INVALID, f"Invalid value: {shown(value)}: must match the pattern {pattern}")]
+        return [("", INVALID, f"Invalid value: {shown(value)}: must {wanted}match the pattern {pattern}")]
 
     return check
 

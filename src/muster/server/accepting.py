@@ -29,6 +29,8 @@ _ACCEPTED_AT_ONCE: Final = 32
 _REST_S: Final = 0.1
 """After the process ran out of descriptors."""
 _TLS_SHUTDOWN_S: Final = 2.0
+_SAID_EVERY_S: Final = 60.0
+"""That a limit turns connections away."""
 
 Turn = Callable[[str], Awaitable[None]]
 """Waits until an address may have a handshake. Raises ApiError when too many wait."""
@@ -60,6 +62,8 @@ class Acceptor:
         self._shaking: dict[str, int] = {}
         self._connected: dict[str, int] = {}
         """By address: those before and in their handshake, and all."""
+        self._silent_until: dict[str, float] = {}
+        """By limit."""
         metrics.handshakes.set_function(lambda: len(self._tasks))
 
     def start(self) -> None:
@@ -118,11 +122,20 @@ class Acceptor:
         if limit:
             self._metrics.refused.labels(limit).inc()
             sock.close()  # an answer would cost the handshake that it is to save
+            self._say_refused(limit, address)
             return
         newcomer = _Newcomer(sock, address, _Lease(self._shaking, address), _Lease(self._connected, address))
         task = self._loop.create_task(self._connect(newcomer))
         self._tasks.add(task)
         task.add_done_callback(functools.partial(self._through, newcomer))
+
+    def _say_refused(self, limit: str, address: str) -> None:
+        """Now and then: the client sees a connection that ends, and tries again for seconds without a word."""
+        now = self._loop.time()
+        if now >= self._silent_until.get(limit, now):
+            self._silent_until[limit] = now + _SAID_EVERY_S
+            most = getattr(self._limits, limit)
+            log.warning("connections of an address are closed unanswered, it has too many", address=address, **{limit: most})
 
     def _through(self, newcomer: _Newcomer, task: asyncio.Task[None]) -> None:
         """Called for every task, even for one that was cancelled before it began."""

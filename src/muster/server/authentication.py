@@ -21,13 +21,15 @@ from muster.server.authorization import AUTHENTICATED, UNAUTHENTICATED, Authoriz
 from muster.server.config import ServerLimits
 from muster.server.jws import TOKEN_CHARS_MAX
 from muster.server.node_index import NODE_USER_PREFIX, serial_of_peer
-from muster.server.oidc import OidcTokens, TokenRefused
+from muster.server.oidc import OidcTokens
 from muster.server.token_keys import TokenKeys
 from muster.server.tokens import (
     AUDIENCE,
     Identity,
     ServiceAccountClaims,
+    TokenRefused,
     TokenTable,
+    names_us,
     service_account_extra,
     service_account_groups,
     service_account_user,
@@ -90,6 +92,8 @@ class Authenticator:
                     identity = await self.identity_of_token(token.strip())
                 except TokenRefused as error:
                     raise CredentialsRefused(f"bearer token: {error}") from None
+                if identity is None:
+                    raise CredentialsRefused("bearer token: it is not known here: it was revoked, or is of another server")
             if identity is None:
                 raise CredentialsRefused(f"invalid {scheme[:20].lower()} credentials")
         return None if identity is None else actor_of(identity)
@@ -104,14 +108,17 @@ class Authenticator:
         claims = self._claims(token)
         if claims is None:
             # Its audience is the issuer's business; here it is a credential for this server, like a random one.
-            return await self._oidc.identity(token) if AUDIENCE in audiences else None
-        if not set(claims.audiences) & set(audiences):
-            return None
-        if await self._uid_of("ServiceAccount", claims.namespace, claims.name) != claims.uid:
-            return None
-        if claims.bound_kind and await self._uid_of(claims.bound_kind, claims.namespace, claims.bound_name) != claims.bound_uid:
-            return None
+            identity = await self._oidc.identity(token) if AUDIENCE in audiences else None
+            if identity is None and names_us(token):
+                raise TokenRefused("no key of this server signed it: the key was withdrawn, or is of another server")
+            return identity
         user = service_account_user(claims.namespace, claims.name)
+        if not set(claims.audiences) & set(audiences):
+            raise TokenRefused(f"it is of {user} for {_listed(claims.audiences)}, not for {_listed(audiences)}")
+        if await self._uid_of("ServiceAccount", claims.namespace, claims.name) != claims.uid:
+            raise TokenRefused(f"it is of {user}, and that ServiceAccount was deleted since")
+        if claims.bound_kind and await self._uid_of(claims.bound_kind, claims.namespace, claims.bound_name) != claims.bound_uid:
+            raise TokenRefused(f"it is of {user}, bound to the {claims.bound_kind} {claims.bound_name}, which is gone")
         groups = service_account_groups(claims.namespace)
         extra = service_account_extra(claims)
         return Identity(user=user, uid=claims.uid, groups=groups, audiences=claims.audiences, extra=extra)
@@ -125,16 +132,19 @@ class Authenticator:
         now = self._clock()
         claims = self._verified.get(key)
         if claims is not None:
-            if claims.expires_s <= now:
-                del self._verified[key]
-                return None
-            return claims
+            if now < claims.expires_s:
+                return claims
+            del self._verified[key]
         claims = verify(self._token_keys.public, token, now)
         if claims is not None:
             self._verified[key] = claims
             if len(self._verified) > self._verified_max:
                 self._verified.popitem(last=False)
         return claims
+
+
+def _listed(audiences: Sequence[str]) -> str:
+    return f"{', '.join(audiences):.200}"
 
 
 def actor_of(identity: Identity) -> Actor:

@@ -22,17 +22,13 @@ from muster.server import jws
 from muster.server.logs import logger
 from muster.server.oidc_keys import IssuerKeys
 from muster.server.oidc_settings import Issuer
-from muster.server.tokens import Identity
+from muster.server.tokens import Identity, TokenRefused
 
 log = logger(__name__)
 NOT_BEFORE_LEEWAY_S: Final = 300.0
 RESERVED: Final = ("system:", "muster:")
 NAME_CHARS_MAX: Final = 1024
 _SHOWN_MAX: Final = 100
-
-
-class TokenRefused(Exception):
-    """A token of one of our issuers that stands for nobody; the message says why and holds nothing of its signature."""
 
 
 class OidcTokens:

@@ -15,9 +15,8 @@ from muster.server.authorization import Authorizer
 from muster.server.exchange import Request, Response
 from muster.server.handlers import ResourceHandlers
 from muster.server.negotiation import encode, negotiate
-from muster.server.oidc import TokenRefused
 from muster.server.rbac import Attributes, rule_raw
-from muster.server.tokens import AUDIENCE
+from muster.server.tokens import AUDIENCE, TokenRefused
 from muster.store.embedded.admission import Actor
 
 AUTHORIZATION = "authorization.k8s.io"

@@ -33,7 +33,7 @@ from muster.server.api_access import ApiAccess
 from muster.server.app import App
 from muster.server.audit import AuditLog
 from muster.server.authentication import Authenticator
-from muster.server.authorization import Authorizer
+from muster.server.authorization import MASTERS, Authorizer
 from muster.server.backups import Backups
 from muster.server.bandwidth_admission import BandwidthFits
 from muster.server.bootstrap import Keeper, bootstrap, ensure_admin_token
@@ -65,7 +65,7 @@ from muster.server.reviews import Reviews
 from muster.server.routes import Routes
 from muster.server.subresources import Subresources
 from muster.server.token_keys import IssuerDiscovery, TokenKeys
-from muster.server.tokens import TOKEN_PREFIX, new_token, token_hash
+from muster.server.tokens import TOKEN_PREFIX, TokenRefused, new_token, token_hash
 from muster.server.user_access import UserAccess
 from muster.server.webhook_metrics import WebhookMetrics
 from muster.server.webhook_services import resolver
@@ -331,8 +331,10 @@ class Server:
     async def _admin_token(self) -> str:
         """The token in the kubeconfig if it is still the one whose hash is stored; otherwise a new one, which ends the old."""
         known = _token_in(self.config.kubeconfig_path)
-        if known and self.memory.tokens.find(known, self.config.clock()) is not None:
-            return known
+        with contextlib.suppress(TokenRefused):
+            found = self.memory.tokens.find(known, self.config.clock()) if known else None
+            if found is not None and MASTERS in found.groups:  # somebody may have written a user's kubeconfig over it
+                return known
         token = new_token(self._entropy(32))
         await ensure_admin_token(self.store, token_hash(token))
         return token

@@ -34,6 +34,10 @@ AUDIENCE = ISSUER
 _HEX = frozenset("0123456789abcdef")
 
 
+class TokenRefused(Exception):
+    """A token of ours, or of an issuer that we trust, which stands for nobody; says why, and holds nothing of its signature."""
+
+
 class Identity(msgspec.Struct, frozen=True):
     """Who a credential stands for, before the groups that everyone gets."""
 
@@ -136,13 +140,14 @@ class TokenTable:
                 del self._by_prefix[hashed[:8]]
 
     def find(self, token: str, now_s: float) -> Identity | None:
+        """None when it is not known. TokenRefused when it has expired."""
         hashed = token_hash(token)
         found = None
         for candidate, identity in self._by_prefix.get(hashed[:8], {}).items():
             if hmac.compare_digest(candidate, hashed):
                 found = identity
-        if found is None or (found.expires_s is not None and found.expires_s <= now_s):
-            return None
+        if found is not None and found.expires_s is not None and found.expires_s <= now_s:
+            raise TokenRefused(f"it is of {found.user!r:.100} and expired {now_s - found.expires_s:.0f} s ago")
         return found
 
 
@@ -155,7 +160,7 @@ def sign(key: ec.EllipticCurvePrivateKey, claims: Raw) -> str:
 
 
 def verify(keys: Sequence[jws.VerifyKey], token: str, now_s: float) -> ServiceAccountClaims | None:
-    """The claims of a token that we signed with one of `keys` and that is valid now; None otherwise."""
+    """The claims of a token that we signed with one of `keys`; None for others. TokenRefused when it is not valid now."""
     parsed = jws.parse(token)
     # Who issued it first: tokens of others are many, and checking a signature is what costs.
     if parsed is None or parsed.issuer != ISSUER or not jws.verified_by(parsed, keys):
@@ -164,9 +169,12 @@ def verify(keys: Sequence[jws.VerifyKey], token: str, now_s: float) -> ServiceAc
         claims = msgspec.convert(parsed.claims, _Claims)
     except (ValueError, OverflowError, msgspec.ValidationError):
         return None
-    if not claims.nbf <= now_s + 1 or not now_s < claims.exp:
-        return None
     about = claims.kubernetes
+    whose = service_account_user(about.namespace, about.serviceaccount.name)
+    if not claims.nbf <= now_s + 1:
+        raise TokenRefused(f"it is of {whose!r:.100} and not good before {claims.nbf - now_s:.0f} s from now")
+    if not now_s < claims.exp:
+        raise TokenRefused(f"it is of {whose!r:.100} and expired {now_s - claims.exp:.0f} s ago")
     bound_kind, bound = next(
         ((kind, ref) for kind, ref in zip(BOUND_KINDS, (about.pod, about.secret, about.node), strict=True) if ref is not None),
         ("", _Ref()),
@@ -184,6 +192,12 @@ def verify(keys: Sequence[jws.VerifyKey], token: str, now_s: float) -> ServiceAc
         node_uid=about.node.uid if about.node is not None else "",
         token_id=claims.jti,
     )
+
+
+def names_us(token: str) -> bool:
+    """Whether a token says that we signed it, true or not."""
+    parsed = jws.parse(token)
+    return parsed is not None and parsed.issuer == ISSUER
 
 
 def service_account_claims(

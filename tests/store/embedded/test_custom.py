@@ -130,6 +130,9 @@ async def test_nothing_new_while_the_kind_goes() -> None:
     with pytest.raises(MethodNotAllowed, match="terminating"):
         await store.create(gadgets, gadget("late"), "default")
     assert (await store.get(gadgets, "held", "default"))["metadata"]["deletionTimestamp"]
+    waiting = await store.get(CRDS, f"gadgets.{GROUP}")
+    said = {condition["type"]: condition["message"] for condition in waiting["status"]["conditions"]}
+    assert said["Terminating"] == "objects of the kind are left, kept by finalizers: example.com/hold"
     await store.patch(gadgets, "held", {"metadata": {"finalizers": None}}, "default")
     await store.settled()
     with pytest.raises(NotFound):

@@ -51,6 +51,18 @@ async def test_a_field_is_named_once(spec: Any, fields: list[str]) -> None:
     await store.close()
 
 
+async def test_a_wrong_quantity_is_named_once_and_in_words() -> None:
+    store = await open_store()
+    wrong = pod("p")
+    wrong["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "lots"}}
+    with pytest.raises(Invalid) as refused:
+        await store.create(PODS, wrong, "default")
+    (cause,) = refused.value.causes
+    assert cause.field == "spec.containers[0].resources.requests.cpu"
+    assert '"lots": must be a quantity such as 500m, 1.5Gi or 2e3' in cause.message
+    await store.close()
+
+
 async def test_what_was_stored_in_another_spelling_may_still_be_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     store = await open_store()
     sent = pod("p")

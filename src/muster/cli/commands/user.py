@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -220,6 +221,9 @@ def create_token(ctx: click.Context, *, target: Target, name: str, expires: str,
     """
     from muster.cli.session import run
 
+    if path and os.path.lexists(path):
+        # It may be the kubeconfig of an administrator, or hold a token that is good and that nobody would have any more.
+        raise CliError(f"--write {path}: exists already, and is not replaced; name another, or remove it", ExitCode.CONFLICT)
     run(_create(target, state_of(ctx), name, expires, path))
 
 

@@ -20,7 +20,7 @@ from muster.objects.status import Raw
 from muster.store.contract import EventType
 from muster.store.embedded.collection import Collection
 from muster.store.embedded.core import Core
-from muster.store.embedded.records import Event
+from muster.store.embedded.records import Event, Record
 from muster.store.embedded.registry import Registry, Served
 from muster.store.embedded.shaping import WriteContext
 
@@ -115,6 +115,29 @@ class CustomKinds:
         collection.reshaping.take(schema_from_crd(crd, stored_version), until)
         served.is_terminating = bool(crd["metadata"].get("deletionTimestamp"))
         self._registry.serve_custom(served)
+
+
+def with_terminating_condition(raw: Raw, left: Sequence[Record], now: float) -> Raw | None:
+    """Say which finalizers keep objects of the kind, so that whoever waits for the definition sees why.
+
+    Not how many objects: that changes with each that goes, and each change would be a write.
+    """
+    held = ", ".join(sorted({finalizer for record in left for finalizer in record.finalizers}))
+    if not held:
+        return None
+    status = raw.get("status") or {}
+    conditions = set_condition(
+        status.get("conditions"),
+        type_="Terminating",
+        status="True",
+        reason="InstanceDeletionInProgress",
+        message=f"objects of the kind are left, kept by finalizers: {held}",
+        now=now,
+    )
+    if conditions == status.get("conditions"):
+        return None
+    raw["status"] = {**status, "conditions": conditions}
+    return raw
 
 
 def _claimed(names: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:

@@ -22,7 +22,7 @@ from muster.store.contract import DEFAULT_WRITE, EventType, Preconditions, Propa
 from muster.store.embedded.admission import GARBAGE_COLLECTOR, NAMESPACE_CONTROLLER, Actor
 from muster.store.embedded.collection import Collection
 from muster.store.embedded.core import Core
-from muster.store.embedded.custom import CRD_ID, FINALIZER_CLEANUP
+from muster.store.embedded.custom import CRD_ID, FINALIZER_CLEANUP, with_terminating_condition
 from muster.store.embedded.deletion import FINALIZER_FOREGROUND, FINALIZER_ORPHAN
 from muster.store.embedded.dependents import Dependents, Item, OwnerState
 from muster.store.embedded.namespaces import NAMESPACES_ID, with_content_conditions, without_content_finalizer
@@ -250,13 +250,16 @@ class GarbageCollector:
         resource = self._resource(CRD_ID)
         if record is None or not record.deleting or resource is None or FINALIZER_CLEANUP not in record.finalizers:
             return
+        item = Item(CRD_ID, record.key, record.uid)
         kind = self._resource(crd_name)
         if kind is not None:
             collection = self._core.collections[crd_name]
             await self._delete_all(kind, collection, None)
-            if collection.records or any(pending for _, pending in collection.pending.values()):
+            left = list(collection.records.values())
+            if left or any(pending for _, pending in collection.pending.values()):
+                now = self._core.clock()
+                await self._modify(resource, item, lambda raw: with_terminating_condition(raw, left, now))
                 return
-        item = Item(CRD_ID, record.key, record.uid)
         await self._modify(resource, item, lambda raw: _without_finalizer(raw, FINALIZER_CLEANUP))
 
     async def _delete_all(self, resource: Resource, collection: Collection, namespace: str | None) -> None:

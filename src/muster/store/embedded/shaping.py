@@ -299,9 +299,9 @@ def _together(of_schema: Sequence[Cause], of_rules: Sequence[Cause]) -> list[Cau
 
     A rule takes a value of the wrong type for an absent one, so what it says of the inside of such a value is left out.
     """
-    fields = {cause.field for cause in of_schema}
+    fields = {_plain(cause.field) for cause in of_schema}
     mistyped = tuple(f"{cause.field}{mark}" for cause in of_schema if cause.reason == TYPE_INVALID for mark in ".[")
-    added = (cause for cause in of_rules if cause.field not in fields and not cause.field.startswith(mistyped))
+    added = (cause for cause in of_rules if _plain(cause.field) not in fields and not cause.field.startswith(mistyped))
     return [*of_schema, *added][:CAUSES_MAX]
 
 
@@ -315,6 +315,11 @@ def _managed_as(raw: Raw, other: Raw) -> Raw:
 
 def _is_mistyped(causes: Sequence[Cause], *, metadata_only: bool) -> bool:
     return any(cause.reason == TYPE_INVALID and (not metadata_only or cause.field.startswith("metadata.")) for cause in causes)
+
+
+def _plain(field: str) -> str:
+    """A path in one spelling: what the schema calls `limits.cpu` is `limits[cpu]` to rules, as it is in Kubernetes."""
+    return field.replace("[", ".").replace("]", "")
 
 
 def _kept(resource: Resource, before: Raw, after: Raw, subresource: str) -> Raw:
