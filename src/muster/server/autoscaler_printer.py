@@ -8,16 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from muster.objects.kinds.autoscalers import METRIC_SOURCES
 from muster.objects.status import Raw
 from muster.server.cells import NONE, Printer, age, column, items, number, part, text
 
-_SOURCES: Final = {
-    "Object": "object",
-    "Pods": "pods",
-    "Resource": "resource",
-    "ContainerResource": "containerResource",
-    "External": "external",
-}
 _TARGETS_SHOWN_MAX: Final = 2
 _UNKNOWN: Final = "<unknown>"
 
@@ -38,7 +32,7 @@ def _cells(raw: Raw, now: float) -> Sequence[Any]:
 def _targets(metrics: list[Raw], current: list[Raw]) -> str:
     shown = []
     for index, metric in enumerate(metrics):
-        source = _SOURCES.get(text(metric, "type"), "")
+        source = METRIC_SOURCES.get(text(metric, "type"), "")
         is_now = current[index] if index < len(current) and current[index].get("type") == metric.get("type") else {}
         wanted = _value(part(metric, source, "target")) or "<auto>"
         name = text(part(metric, source), "name")

@@ -11,7 +11,6 @@ unless its autoupdate annotation says "false".
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable
 
@@ -21,24 +20,21 @@ from muster.objects.resources import Resource
 from muster.objects.status import AlreadyExists, ApiError, NotFound, Raw
 from muster.server.admission import DEFAULT_ACCOUNT, SYSTEM_PRIORITIES
 from muster.server.authorization import RBAC_GROUP, RbacIndex
-from muster.server.logs import logger
 from muster.server.memory import follow
 from muster.server.rbac import rule_raw, rules_of, uncovered
 from muster.server.roles import default_bindings, default_roles
 from muster.server.tokens import TOKEN_NAMESPACE, token_secret
+from muster.server.upkeep import Upkeep
 from muster.store.contract import EventType, PatchType, WriteOptions
 from muster.store.embedded import EmbeddedStore
 from muster.store.embedded.collection import Collection
 from muster.store.embedded.records import Event
-
-log = logger(__name__)
 
 NAMESPACES = (*KUBERNETES_NAMESPACES, "cross-domain")
 """Kubernetes' own, and the one in which Kuscia keeps what belongs to several parties."""
 ADMIN_TOKEN_SECRET = "admin-token"  # noqa: S105 - the name of the object, not the token
 CA_CONFIG_MAP = "kube-root-ca.crt"
 _OPTIONS = WriteOptions(field_manager="muster-server")
-_RETRY_S = 5.0
 
 
 async def bootstrap(store: EmbeddedStore) -> None:
@@ -122,18 +118,18 @@ async def _ensure_role(store: EmbeddedStore, role: Raw) -> None:
         await store.patch(resource, role["metadata"]["name"], patch, None, _OPTIONS, patch_type=PatchType.MERGE)
 
 
-class Keeper:
+class Keeper(Upkeep):
     """Keeps what every namespace must have, and the text of aggregated roles. Wakes when something it looks after changes."""
 
+    what = "namespaces and aggregated roles"
+
     def __init__(self, store: EmbeddedStore, rbac: RbacIndex, ca_pem: Callable[[], str]) -> None:
+        super().__init__()
         self._store = store
         self._rbac = rbac
         self._ca_pem = ca_pem
         self._namespaces: set[str] = set()
         self._roles_dirty = True
-        self._wake = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """One full round, then follow changes in a task."""
@@ -141,12 +137,7 @@ class Keeper:
         self._namespaces = {record.name for record in self._store.list_records(resource).records}
         follow(self._store, self._on_change)
         await self._round()
-        self._task = asyncio.get_running_loop().create_task(self._run())
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        self._begin()
 
     def _on_change(self, collection: Collection, event: Event) -> None:
         record = event.record
@@ -162,25 +153,7 @@ class Keeper:
             self._namespaces.add(record.namespace)
         else:
             return
-        self._idle.clear()
-        self._wake.set()
-
-    async def idle(self) -> None:
-        """Until everything is as it should be."""
-        await self._idle.wait()
-
-    async def _run(self) -> None:
-        while True:
-            if not self._wake.is_set():
-                self._idle.set()
-            await self._wake.wait()
-            self._wake.clear()
-            try:
-                await self._round()
-            except Exception as error:  # a full disk, say: try again in a while, whether or not something changes
-                log.warning("upkeep failed", exc_info=None if isinstance(error, ApiError) else error, error=str(error))
-                await asyncio.sleep(_RETRY_S)
-                self._wake.set()
+        self._wake()
 
     async def _round(self) -> None:
         while self._namespaces:

@@ -12,15 +12,15 @@ does not follow from the objects. The reports are one task. A write in a namespa
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 
 from muster.objects.quota_book import Book, Entry
 from muster.objects.resource_quotas import QUOTAS, Amounts, Quota, counted, counted_json, kind_of
 from muster.objects.rules.report import obj
-from muster.objects.status import ApiError, Forbidden, Raw
+from muster.objects.status import Forbidden, Raw
 from muster.server.admission import Hook
 from muster.server.logs import logger
+from muster.server.upkeep import Upkeep
 from muster.store.contract import EventType
 from muster.store.embedded import EmbeddedStore
 from muster.store.embedded.admission import AdmissionRequest, Charge, Note
@@ -29,36 +29,25 @@ from muster.store.embedded.records import Key
 
 log = logger(__name__)
 
-_RETRY_S = 5.0
 
+class Quotas(Upkeep):
+    """`start` before the server serves, `stop` before the store closes. The reports are its upkeep."""
 
-class Quotas:
-    """`start` before the server serves, `stop` before the store closes."""
+    what = "reports of quotas"
 
     def __init__(self, store: EmbeddedStore) -> None:
+        super().__init__()
         self._store = store
         self._resource = store.catalog.by_kind("", "ResourceQuota")
         self._books: dict[str, Book | None] = {}
         """By namespace, exactly those that have a quota; None until its objects are counted at the next use."""
         self._unreported: set[str] = set()
-        self._wake = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Decide from now on, and bring every report up to date in a task."""
         self._forget()
         self._store.keep_accounts(self)
-        self._task = asyncio.get_running_loop().create_task(self._run())
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def idle(self) -> None:
-        """Until every report is as it should be."""
-        await self._idle.wait()
+        self._begin()
 
     # -- deciding ------------------------------------------------------------------------------------------------------------
 
@@ -163,21 +152,7 @@ class Quotas:
 
     def _report(self, namespace: str) -> None:
         self._unreported.add(namespace)
-        self._idle.clear()
-        self._wake.set()
-
-    async def _run(self) -> None:
-        while True:
-            if not self._wake.is_set():
-                self._idle.set()
-            await self._wake.wait()
-            self._wake.clear()
-            try:
-                await self._round()
-            except Exception as error:  # a full disk, say: try again in a while, whether or not something changes
-                log.warning("quotas not reported", exc_info=None if isinstance(error, ApiError) else error, error=str(error))
-                await asyncio.sleep(_RETRY_S)
-                self._wake.set()
+        self._wake()
 
     async def _round(self) -> None:
         while self._unreported:

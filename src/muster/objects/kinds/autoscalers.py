@@ -17,6 +17,14 @@ from muster.objects.view import ATOMIC, Int32, QuantityValue
 
 CPU_TARGET_PERCENT: Final = 80
 """What is aimed at when no metric is given."""
+METRIC_SOURCES: Final = {
+    "Object": "object",
+    "Pods": "pods",
+    "Resource": "resource",
+    "ContainerResource": "containerResource",
+    "External": "external",
+}
+"""The types of metrics, and the field in which each is described."""
 _SELECT = one_of("Max", "Min", "Disabled")
 
 

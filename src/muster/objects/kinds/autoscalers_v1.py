@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from muster.objects.kinds.autoscalers import AUTOSCALER, CrossVersionObjectReference, fill_autoscaler
+from muster.objects.kinds.autoscalers import AUTOSCALER, METRIC_SOURCES, CrossVersionObjectReference, fill_autoscaler
 from muster.objects.kinds.base import AGE, Native, NativeObject, default
 from muster.objects.resources import Column, Conversion, Resource
 from muster.objects.status import Raw
@@ -175,13 +175,6 @@ def _status_to_v2(status: Raw, metrics: list[Any], conditions: Any) -> Raw:
 
 # --- one metric, as its annotation has it
 
-_SOURCES: Final = {
-    "Object": "object",
-    "Pods": "pods",
-    "Resource": "resource",
-    "ContainerResource": "containerResource",
-    "External": "external",
-}
 _NAMED: Final = {
     "object": ("metricName", "selector", "Value", "averageValue"),
     "pods": ("metricName", "selector", "", "AverageValue"),
@@ -239,7 +232,7 @@ def _metric_to_v2(metric: Any, word: str) -> Any:
 
 def _source_of(metric: Any) -> str:
     kind = metric.get("type") if isinstance(metric, dict) else None
-    return _SOURCES.get(kind, "") if isinstance(kind, str) else ""
+    return METRIC_SOURCES.get(kind, "") if isinstance(kind, str) else ""
 
 
 def _spelled(name: str, word: str) -> str:

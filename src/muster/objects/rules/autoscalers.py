@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from muster.objects.kinds.autoscalers import METRIC_SOURCES
 from muster.objects.names import validate_path_segment
 from muster.objects.rules.report import Report, check_quantity, check_selector, number, obj, objs, text
 from muster.objects.status import Raw
 
-_SOURCES: Final = {
-    "Object": "object",
-    "Pods": "pods",
-    "Resource": "resource",
-    "ContainerResource": "containerResource",
-    "External": "external",
-}
 _TARGETS: Final = {"Utilization": "averageUtilization", "Value": "value", "AverageValue": "averageValue"}
 _ALLOWED: Final = {
     "object": ("Value", "AverageValue"),
@@ -59,8 +53,8 @@ def _check_reference(report: Report, reference: Raw, path: str) -> None:
 
 def _check_metric(report: Report, metric: Raw, path: str) -> None:
     kind = text(metric, "type")
-    wanted = _SOURCES.get(kind, "")
-    for source in _SOURCES.values():
+    wanted = METRIC_SOURCES.get(kind, "")
+    for source in METRIC_SOURCES.values():
         if source != wanted and metric.get(source) is not None:
             report.forbidden(f"{path}.{source}", f"must be populated for the given metric source only, which is {kind}")
     if not isinstance(metric.get(wanted), dict):
