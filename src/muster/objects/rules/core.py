@@ -178,9 +178,20 @@ def check_limit_range(report: Report, raw: Raw, old: Raw | None) -> None:
                             str(amounts[low][name]),
                             f"{low} is more than {high} ({amounts[high][name]})",
                         )
+        if kind == "PersistentVolumeClaim" and "storage" not in obj(item, "min") and "storage" not in obj(item, "max"):
+            report.required(f"{where}.limits", "either minimum or maximum storage value is required, but neither was provided")
         for name, ratio in amounts["maxLimitRequestRatio"].items():
-            if ratio < Quantity.of(1):
-                report.invalid(f"{where}.maxLimitRequestRatio[{name}]", str(ratio), "must be 1 or more")
+            _check_ratio(
+                report, f"{where}.maxLimitRequestRatio[{name}]", ratio, amounts["min"].get(name), amounts["max"].get(name)
+            )
+
+
+def _check_ratio(report: Report, field: str, ratio: Quantity, least: Quantity | None, most: Quantity | None) -> None:
+    """A ratio of limit to request that the bounds themselves already rule out is a mistake."""
+    if ratio < Quantity.of(1):
+        report.invalid(field, str(ratio), "must be 1 or more")
+    elif least and most and ratio.fraction() * least.fraction() > most.fraction():
+        report.invalid(field, str(ratio), f"is greater than max/min = {float(most) / float(least):f}")
 
 
 def check_service_account(report: Report, raw: Raw, old: Raw | None) -> None:
