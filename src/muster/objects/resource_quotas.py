@@ -111,6 +111,8 @@ _any_of = msgspec.json.Decoder().decode
 _singles: dict[str, Counted] = {}
 _shared: dict[Any, Counted] = {}
 _SHARED_MAX: Final = 4096
+_SHARED_AMOUNTS_MAX: Final = 16
+"""A pod that states more is counted by itself: what anybody may send is not to be kept a thousand times after it is gone."""
 
 
 def counted(kind: str, raw: Raw) -> Counted:
@@ -166,9 +168,11 @@ def _counted_pod(pod: _Pod) -> Counted:
                 if any(name not in _stated(one, word) for one in every)
             ),
         )
-        if len(_shared) >= _SHARED_MAX:
-            _shared.clear()
-        _shared[key] = found
+        amounts_len = len(overhead) + sum(1 + len(_stated(one, "requests")) + len(_stated(one, "limits")) for one in every)
+        if amounts_len <= _SHARED_AMOUNTS_MAX:
+            if len(_shared) >= _SHARED_MAX:
+                _shared.clear()
+            _shared[key] = found
     return found
 
 
