@@ -55,7 +55,7 @@ async def test_a_wrong_quantity_is_named_once_and_in_words() -> None:
     store = await open_store()
     wrong = pod("p")
     wrong["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "lots"}}
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(BadRequest) as refused:
         await store.create(PODS, wrong, "default")
     (cause,) = refused.value.causes
     assert cause.field == "spec.containers[0].resources.requests.cpu"
