@@ -70,9 +70,11 @@ def _plain_fill_of(schema: Raw, rules: Rules, path: str) -> Fill | None:
         return None if child is None else _fill_list(child)
     properties: Mapping[str, Any] = {k: v for k, v in (schema.get("properties") or {}).items() if isinstance(v, dict)}
     extra = schema.get("additionalProperties")
-    others = fill_of(extra, rules, f"{path}[*]") if isinstance(extra, dict) else None
-    if others is not None:
-        return _fill_map(_fill_listed_quantity if others is _fill_quantity else others)
+    if isinstance(extra, dict):
+        others = fill_of(extra, rules, f"{path}[*]")
+        drops_nulls = not rules.null_is_absent and extra.get("nullable") is not True
+        if others is not None or drops_nulls:
+            return _fill_map(_fill_listed_quantity if others is _fill_quantity else others, drops_nulls=drops_nulls)
     defaults = {name: inner["default"] for name, inner in properties.items() if "default" in inner}
     children = {
         name: fill for name, inner in properties.items() if (fill := fill_of(inner, rules, path + key_path(name))) is not None
@@ -80,7 +82,8 @@ def _plain_fill_of(schema: Raw, rules: Rules, path: str) -> Fill | None:
     nulls_dropped = frozenset(
         name
         for name, inner in properties.items()
-        if inner.get("nullable") is not True and inner.keys() - {PRESERVE} and (rules.null_is_absent or name in defaults)
+        # A field of any shape takes null as well, in kinds that are not told by a definition.
+        if inner.get("nullable") is not True and (inner.keys() - {PRESERVE} or not rules.null_is_absent)
     )
     if not defaults and not children and not nulls_dropped:
         return None
@@ -147,9 +150,13 @@ def _fill_listed_quantity(value: Any, budget: Budget, settled: Any) -> Any:
     return as_kept(value, is_listed=True)
 
 
-def _fill_map(child: Fill) -> Fill:
+def _fill_map(child: Fill | None, *, drops_nulls: bool) -> Fill:
     def fill(value: Any, budget: Budget, settled: Any) -> Any:
         if type(value) is not dict or value is settled:
+            return value
+        if drops_nulls and None in value.values():
+            value = {key: item for key, item in value.items() if item is not None}
+        if child is None:
             return value
         changed = {key: filled for key, item in value.items() if (filled := child(item, budget, None)) is not item}
         return {**value, **changed} if changed else value

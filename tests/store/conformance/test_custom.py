@@ -142,6 +142,46 @@ def schema_with(**properties: Raw) -> Raw:
     return {"type": "object", "properties": {"spec": {"type": "object", "properties": properties}, "status": status}}
 
 
+async def test_nulls_that_a_schema_does_not_allow_are_no_values(store: Store, namespace: str) -> None:
+    """They are dropped, and a default takes their place; a list keeps its length, so there they are refused."""
+    text, free = {"type": "string"}, {"x-kubernetes-preserve-unknown-fields": True}
+    schema = schema_with(
+        plain=text,
+        object={"type": "object", "properties": {"inner": text}},
+        filled={"type": "string", "default": "d"},
+        allowed={"type": "string", "nullable": True},
+        free=free,
+        map={"type": "object", "additionalProperties": text},
+        maps={"type": "object", "additionalProperties": {"type": "object", "properties": {"inner": text}}},
+        list={"type": "array", "items": text},
+        lists={"type": "array", "items": {"type": "object", "properties": {"inner": text}}},
+    )
+    async with custom_kind(store, schema) as widgets:
+        sent = {"apiVersion": widgets.api_version, "kind": "Widget", "metadata": {"name": "a"}}
+        spec: Raw = {
+            "plain": None,
+            "object": {"inner": None},
+            "filled": None,
+            "allowed": None,
+            "map": {"a": None, "b": "c"},
+            "maps": {"a": {"inner": None}},
+            "lists": [{"inner": None}],
+        }
+        created = await store.create(widgets, {**sent, "spec": spec}, namespace)
+        assert created["spec"] == {
+            "object": {},
+            "filled": "d",
+            "allowed": None,
+            "map": {"b": "c"},
+            "maps": {"a": {}},
+            "lists": [{}],
+        }
+        other = await store.create(widgets, {**sent, "metadata": {"name": "b"}, "spec": {"free": None}}, namespace)
+        assert other["spec"] == {"filled": "d"}
+        with pytest.raises(Invalid):
+            await store.create(widgets, {**sent, "metadata": {"name": "c"}, "spec": {"list": [None]}}, namespace)
+
+
 async def test_objects_are_shown_as_a_changed_definition_has_them(store: Store, namespace: str) -> None:
     """Without a write: unknown fields are gone, new defaults are there, and what is stored stays as it was."""
     text, filled = {"type": "string"}, {"type": "string", "default": "new"}
