@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.cli.backing_up import keep_newest, remove_left_over
+from muster.cli.backing_up import Draft, keep_newest, remove_left_over
 from muster.cli.errors import ExitCode
 from tests.cli.support import Up, environment, muster
 from tests.store.embedded.support import CONFIG_MAPS, config_map, open_store
@@ -95,3 +95,17 @@ def test_only_own_files_are_removed(tmp_path: Path) -> None:
     assert keep_newest(tmp_path, 2) == names[:2]
     remove_left_over(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names[2:], *others])
+
+
+def test_a_name_that_is_taken_gets_a_number_and_the_last_is_the_newest(tmp_path: Path) -> None:
+    stem = "muster-20261118T000000Z-9"
+    made = []
+    for _ in range(3):
+        draft = Draft(tmp_path, "muster-backup")
+        draft.begin()
+        made.append(draft.publish_as(stem).name)
+        draft.close()
+    assert made == [f"{stem}.tar", f"{stem}.2.tar", f"{stem}.3.tar"]
+    (tmp_path / "muster-20261118T000000Z-10.tar").write_bytes(b"")
+    assert keep_newest(tmp_path, 2) == made[:2]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["muster-20261118T000000Z-10.tar", made[2]]

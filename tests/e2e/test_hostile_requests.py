@@ -38,6 +38,12 @@ while each request left a cycle of objects for later, and with it holes in the m
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+def _is_meant(request: Request, code: int, body: bytes) -> bool:
+    """A list from a version that is still to come, and logs of a pod whose node, made up by somebody, has no agent."""
+    is_of_logs = code == 503 and "/log" in request.path and (request.method == "HEAD" or b"no agent of that node" in body)
+    return is_of_logs or (code == 504 and b'"Timeout"' in body)
+
+
 def good_manifests() -> list[dict[str, Any]]:
     texts = [POD, DEPLOYMENT, widget_crd("hostile.example"), *(path.read_text() for path in sorted(EXAMPLES.glob("*/*.yaml")))]
     found = [document for text in texts for document in yaml.safe_load_all(text)]
@@ -76,7 +82,7 @@ class Sender:
             self.wrong.append(f"cut off: {request}: {error!r}")
             return
         self.codes[answer.status] += 1
-        if answer.status >= 500 and not (answer.status == 504 and b'"Timeout"' in body):
+        if answer.status >= 500 and not _is_meant(request, answer.status, body):
             self.wrong.append(f"{answer.status}: {request}: {body[:500]!r}")
         elif answer.status >= 400 and request.method != "HEAD" and b"Traceback" in body:
             self.wrong.append(f"a trace: {request}: {body[:500]!r}")

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from muster.store.embedded.archive import Contents
     from muster.store.embedded.database import Row
 
-NAME: Final = re.compile(r"muster-\d{8}T\d{6}Z-\d+\.tar")
+NAME: Final = re.compile(r"muster-(\d{8}T\d{6}Z)-(\d+)(?:\.(\d+))?\.tar")
 """Of the files that `--to` makes, which `--keep` counts."""
+_SAME_NAME_MAX: Final = 1000
 _PROGRESS_BYTES: Final = 4 << 20
 
 
@@ -189,21 +190,32 @@ class Draft:
 
     def publish(self, path: Path) -> None:
         """Give it its name; never instead of another file."""
+        if not self._is_named(path):
+            raise exists_already(path)
+
+    def publish_as(self, stem: str) -> Path:
+        """Give it the first free one of the names that begin so: of one version there may be several within a second."""
+        for number in range(1, _SAME_NAME_MAX):
+            path = self._directory / (f"{stem}.tar" if number == 1 else f"{stem}.{number}.tar")
+            if self._is_named(path):
+                return path
+        raise exists_already(path)
+
+    def _is_named(self, path: Path) -> bool:
         try:
             try:
                 os.link(self._path, path)
                 self._path.unlink()
             except FileExistsError:
-                raise
+                return False
             except OSError:  # a file system without hard links
                 if path.exists():
-                    raise FileExistsError(errno.EEXIST, "exists", str(path)) from None
+                    return False
                 self._path.replace(path)
             sync(self._directory)
-        except FileExistsError as error:
-            raise exists_already(path) from error
         except OSError as error:
             raise self._failed(error) from error
+        return True
 
     def close(self) -> None:
         """Whatever happened: the draft is gone."""
@@ -238,9 +250,15 @@ def remove_left_over(directory: Path) -> None:
             path.unlink()
 
 
+def _age(name: re.Match[str]) -> tuple[str, int, int]:
+    """By time, then by version, then by how many there were of that."""
+    return name[1], int(name[2]), int(name[3] or 1)
+
+
 def keep_newest(directory: Path, count: int) -> list[str]:
     """Remove the oldest backups that `--to` has made there, but for `count`; which ones were."""
-    names = sorted(entry.name for entry in os.scandir(directory) if NAME.fullmatch(entry.name))
+    found = [match for entry in os.scandir(directory) if (match := NAME.fullmatch(entry.name)) is not None]
+    names = [match[0] for match in sorted(found, key=_age)]
     removed = []
     for name in names[:-count]:
         with contextlib.suppress(FileNotFoundError):

@@ -99,9 +99,10 @@ async def _taken(source: Source, file: Path | None, to: Path | None) -> tuple[Pa
         contents = await source.take(draft)
         manifest = contents.manifest
         stamp = format_time(manifest.taken_at_s).replace("-", "").replace(":", "")
-        path = file if file is not None else directory / f"muster-{stamp}-{manifest.resource_version}.tar"
-        draft.publish(path)
-        return path, manifest, draft.size_bytes
+        if file is None:
+            return draft.publish_as(f"muster-{stamp}-{manifest.resource_version}"), manifest, draft.size_bytes
+        draft.publish(file)
+        return file, manifest, draft.size_bytes
     finally:
         draft.close()
 
