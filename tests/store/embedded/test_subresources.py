@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from muster.objects.status import InternalError, Raw, TooManyRequests
+from muster.objects.catalog import CATALOG
+from muster.objects.status import BadRequest, InternalError, Invalid, Raw, TooManyRequests
 from muster.store.embedded import EmbeddedStore
 from muster.store.embedded.subresources import disruptions_allowed, has_status, selects
 from tests.store.embedded.support import BUDGETS, PODS, START, ManualClock, open_store, pod
@@ -115,4 +116,15 @@ async def test_two_budgets_for_one_pod_are_a_mistake_that_is_named() -> None:
         await store.create(BUDGETS, {**budget(minAvailable=0), "metadata": {"name": name}}, "default")
     with pytest.raises(InternalError, match=r"more than one PodDisruptionBudget \(one, two\)"):
         await store.evict("p0", "default")
+    await store.close()
+
+
+@pytest.mark.parametrize("spec", [-1, [1], "x"], ids=["a number", "a list", "a text"])
+async def test_a_part_of_what_is_no_object_is_refused(spec: object) -> None:
+    store = await open_store()
+    namespaces = CATALOG.by_kind("", "Namespace")
+    with pytest.raises(Invalid, match="spec"):
+        await store.patch(namespaces, "default", {"spec": spec}, subresource="finalize")
+    with pytest.raises(BadRequest, match="spec"):
+        await store.update(namespaces, {"metadata": {"name": "default"}, "spec": spec}, subresource="finalize")
     await store.close()

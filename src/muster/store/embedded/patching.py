@@ -34,10 +34,9 @@ def applied_part(resource: Resource, config: Raw, subresource: str) -> Raw:
 
 def replace_part(current: Raw, raw: Raw, subresource: str) -> Raw:
     """`finalize` writes a namespace's spec.finalizers, `approval` a request's conditions; nothing else of the object."""
+    field, part = ("spec", "finalizers") if subresource == "finalize" else ("status", "conditions")
+    sent = raw.get(field) or {}
     result = {**current, "metadata": dict(current["metadata"])}
-    if subresource == "finalize":
-        result["spec"] = {**(current.get("spec") or {}), "finalizers": (raw.get("spec") or {}).get("finalizers") or []}
-    else:
-        conditions = (raw.get("status") or {}).get("conditions") or []
-        result["status"] = {**(current.get("status") or {}), "conditions": conditions}
+    # What can't have the part is left for the schema to refuse.
+    result[field] = {**(current.get(field) or {}), part: sent.get(part) or []} if isinstance(sent, dict) else sent
     return result
