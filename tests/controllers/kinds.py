@@ -56,6 +56,7 @@ async def with_permissions_of(store: Store, *controllers: str) -> AsyncIterator[
     bindings = await store.resource(RBAC_GROUP, "ClusterRoleBinding")
     await store.create(roles, role)
     await store.create(bindings, binding)
+    await _until_granted(store, name, role["rules"][0])
     config = msgspec.structs.replace(store.client.config, impersonate=Impersonation(user=name))
     narrow = KubernetesStore(ApiClient(config))
     try:
@@ -64,6 +65,21 @@ async def with_permissions_of(store: Store, *controllers: str) -> AsyncIterator[
         await narrow.close()
         await store.delete(bindings, name)
         await store.delete(roles, name)
+
+
+async def _until_granted(store: Store, user: str, rule: Raw) -> None:
+    """A real API server decides by what it has seen of roles and bindings, a moment after they were made."""
+    reviews = await store.resource("authorization.k8s.io", "SubjectAccessReview")
+    asked = {"group": rule["apiGroups"][0], "resource": rule["resources"][0].split("/")[0], "verb": rule["verbs"][0]}
+    asked["subresource"] = rule["resources"][0].partition("/")[2]
+    asked["name"] = rule.get("resourceNames", [""])[0]
+    review = {
+        "metadata": {},
+        "spec": {"user": user, "resourceAttributes": {key: value for key, value in asked.items() if value}},
+    }
+    async with asyncio.timeout(_SERVED_WITHIN_S):
+        while not (await store.create(reviews, review))["status"]["allowed"]:
+            await asyncio.sleep(0.05)
 
 
 def _granted(name: str, controllers: tuple[str, ...]) -> tuple[Raw, Raw]:
