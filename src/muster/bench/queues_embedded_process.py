@@ -60,7 +60,7 @@ _POLL_S: Final = 0.05
 _RUNS: Final = {each.name: PodScript(pull_s=0.0, start_s=0.0, run_s=each.runs_s) for each in CLASSES}
 _OWNERS: Final = {
     "sim.agent": "agents",
-    "store.embedded.record_store": "submission",
+    "store.embedded.record_writes": "submission",
     "controllers.actions": "writes side by side",
     "store.embedded.committer": "committer",
     "store.informer": "informers",

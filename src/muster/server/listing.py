@@ -20,7 +20,7 @@ from muster.server.exchange import Response, Turn
 from muster.server.negotiation import Form, encode
 from muster.server.priority import PIECE_COST, PLAIN_PIECE_COST
 from muster.server.tables import partial_metadata, table
-from muster.store.embedded.reads import RecordPage
+from muster.store.embedded.record_reads import RecordPage
 from muster.store.embedded.records import Record
 
 WHOLE_BYTES_MAX: Final = 64 * 1024

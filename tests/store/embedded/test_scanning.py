@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from muster.objects.status import ApiError, Expired
 from muster.store.contract import WriteOptions
 from muster.store.embedded import EmbeddedStore, Limits
-from muster.store.embedded.reads import STEP_LEN
+from muster.store.embedded.record_reads import STEP_LEN
 from muster.store.embedded.scanning import Scan
 from tests.store.embedded.support import CONFIG_MAPS, config_map, open_store
 

@@ -11,7 +11,7 @@ from muster.store.embedded.errors import (
     StoreUnwritable,
 )
 from muster.store.embedded.limits import Limits
-from muster.store.embedded.reads import RecordPage
+from muster.store.embedded.record_reads import RecordPage
 from muster.store.embedded.records import Event, Record
 from muster.store.embedded.store import EmbeddedStore
 from muster.store.embedded.watchers import Watcher

@@ -6,8 +6,9 @@ objects (`get_record`, `list_records`, `watch_records`, the `*_record` writes), 
 Concurrency: one event loop owns a store; every method is called on it. Disk work happens on a thread of the committer, or on
 the loop itself with `writer="inline"`, which makes runs repeatable: same calls, same clock, same entropy, same bytes.
 
-How it is put together: `core.py` hands out versions and shows what is committed; `reads.py` and `writes.py` are the verbs;
-`registry.py` and `custom.py` are the kinds; `garbage.py` cleans up behind owners and namespaces; `database.py` is the file.
+How it is put together: `record_*.py` are the methods a server calls (`record_store.py` lists them); `core.py` hands out versions
+and shows what is committed; `writes.py` and `subresources.py` are the steps that writes are made of; `registry.py` and
+`custom.py` are the kinds; `garbage.py` cleans up behind owners and namespaces; `database.py` is the file.
 """
 
 from __future__ import annotations

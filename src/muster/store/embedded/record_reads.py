@@ -1,12 +1,13 @@
 """Get, list and watch, on records: nothing is decoded or encoded on the way to a client.
 
-On the loop only, and without waiting: everything is answered from memory, from what is committed.
-A list that is read in pages is one snapshot: later pages undo the changes since the first (`Collection.slice_at`).
+`RecordStore` has these methods (record_store.py). On the loop only, and without waiting: everything is answered from memory.
+Readers are shown what is committed; `latest_record` and `latest_records`, for those who decide about writes, also what is in
+flight. A list that is read in pages is one snapshot: later pages undo the changes since the first (`Collection.slice_at`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -17,7 +18,7 @@ from muster.objects.steps import Steps, done_at_once
 from muster.store.embedded.collection import Collection, Slice
 from muster.store.embedded.core import Core
 from muster.store.embedded.paging import make_token, read_token
-from muster.store.embedded.records import Record
+from muster.store.embedded.records import Key, Record
 from muster.store.embedded.registry import Registry
 from muster.store.embedded.rules import not_found
 from muster.store.embedded.scanning import Scan
@@ -40,12 +41,11 @@ class RecordPage(msgspec.Struct, frozen=True):
     remaining: int | None = None
 
 
-class Reads:
-    def __init__(self, core: Core, registry: Registry) -> None:
-        self._core = core
-        self._registry = registry
+class RecordReads:
+    _core: Core
+    _registry: Registry
 
-    def get(self, resource: Resource, name: str, namespace: str | None) -> Record:
+    def get_record(self, resource: Resource, name: str, namespace: str | None = None) -> Record:
         self._core.check_open()
         served = self._registry.find(resource)
         if resource.namespaced and not namespace:
@@ -59,10 +59,10 @@ class Reads:
 
     # --- list ----------------------------------------------------------------------------------------------------
 
-    def list(
+    def list_records(
         self,
         resource: Resource,
-        namespace: str | None,
+        namespace: str | None = None,
         *,
         label_selector: str = "",
         field_selector: str = "",
@@ -71,8 +71,11 @@ class Reads:
         resource_version: str = "",
         version_match: VersionMatch = "",
     ) -> RecordPage:
-        """All at once; see `list_steps` for what else wants to run meanwhile."""
-        steps = self.list_steps(
+        """As `list` of the contract, undecoded and all at once; see `list_record_steps` for what else wants to run meanwhile.
+
+        `resource_version` asks for a state not older than it, or with match Exact for that one.
+        """
+        steps = self.list_record_steps(
             resource,
             namespace,
             label_selector=label_selector,
@@ -84,10 +87,10 @@ class Reads:
         )
         return done_at_once(steps)
 
-    def list_steps(
+    def list_record_steps(
         self,
         resource: Resource,
-        namespace: str | None,
+        namespace: str | None = None,
         *,
         label_selector: str = "",
         field_selector: str = "",
@@ -96,7 +99,7 @@ class Reads:
         resource_version: str = "",
         version_match: VersionMatch = "",
     ) -> Steps[RecordPage]:
-        """The page, as what a generator returns that stops between steps of STEP_LEN objects. It is one snapshot."""
+        """As `list_records`, as what a generator returns that stops between steps of STEP_LEN objects. It is one snapshot."""
         core = self._core
         core.check_open()
         collection = self._registry.find(resource).collection
@@ -179,12 +182,27 @@ class Reads:
             )
         return version
 
+    # --- what writes find -----------------------------------------------------------------------------------------
+
+    def latest_record(self, id_: str, key: Key) -> Record | None:
+        """One object as the next write would find it; see `latest_records`."""
+        collection = self._core.collections.get(id_)
+        return None if collection is None else collection.latest(key)
+
+    def latest_records(self, id_: str, namespace: str | None = None) -> Iterator[Record]:
+        """What the next write would find of a kind (`Resource.qualified`), writes in flight included.
+
+        For whoever decides about writes, and does not wait in between. Readers are shown what is on disk.
+        """
+        collection = self._core.collections.get(id_)
+        return iter(()) if collection is None else collection.latest_in(namespace)
+
     # --- watch ---------------------------------------------------------------------------------------------------
 
-    def watch(
+    def watch_records(
         self,
         resource: Resource,
-        namespace: str | None,
+        namespace: str | None = None,
         *,
         label_selector: str = "",
         field_selector: str = "",
@@ -193,7 +211,9 @@ class Reads:
         timeout_s: float | None = None,
         send_initial_events: bool | None = None,
     ) -> Watcher:
-        """Open a watch; whatever is wrong with it is raised here, not while it is read.
+        """Open a watch at once: `async for batch in watcher`, each batch a list of `Event` (`type`, `record`, `line`).
+
+        Whatever is wrong with it is raised here, not while it is read. Whoever opens it closes it: `watcher.close()`.
 
         `send_initial_events` True gives what exists first, then a bookmark that says so, whatever the version; False never
         does. None is what the version says: "" and "0" start with what exists. From a version that is still to come, the watch
