@@ -9,7 +9,7 @@ import pytest
 from muster.objects.catalog import CATALOG
 from muster.objects.status import BadRequest, InternalError, Invalid, Raw, TooManyRequests
 from muster.store.embedded import EmbeddedStore
-from muster.store.embedded.subresources import disruptions_allowed, has_status, selects
+from muster.store.embedded.budgets import disruptions_allowed, has_status, selects
 from tests.store.embedded.support import BUDGETS, PODS, START, ManualClock, open_store, pod
 
 

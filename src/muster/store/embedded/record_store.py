@@ -21,11 +21,13 @@ from muster.objects.resources import Resource
 from muster.objects.status import Raw
 from muster.objects.time import Clock
 from muster.store.embedded.admission import Accounts, Admission, BodyAdmission
+from muster.store.embedded.binding import Bindings
 from muster.store.embedded.collection import Collection
 from muster.store.embedded.committer import InlineCommitter, ThreadCommitter
 from muster.store.embedded.core import Core
 from muster.store.embedded.custom import CRD_ID, CustomKinds
 from muster.store.embedded.database import Database
+from muster.store.embedded.eviction import Evictions
 from muster.store.embedded.garbage import GarbageCollector
 from muster.store.embedded.limits import Limits
 from muster.store.embedded.namespaces import NAMESPACES_ID, prepare_namespace
@@ -34,9 +36,9 @@ from muster.store.embedded.record_batches import RecordBatches
 from muster.store.embedded.record_subresources import RecordSubresources
 from muster.store.embedded.records import Event
 from muster.store.embedded.registry import Registry
+from muster.store.embedded.scale import Scales
 from muster.store.embedded.shaping import Shaper
 from muster.store.embedded.snapshot import Snapshot, snapshot_of
-from muster.store.embedded.subresources import Subresources
 from muster.store.embedded.usage import Usage, measure
 from muster.store.embedded.writes import Writes
 
@@ -55,7 +57,9 @@ class RecordStore(RecordBatches, RecordSubresources):
         self._registry = Registry(self._core, catalog)
         self._shaper = Shaper(clock, admission, self._core.limits.object_bytes_max)
         self._writes = Writes(self._core, self._registry, self._shaper, entropy)
-        self._subresources = Subresources(self._core, self._registry, self._shaper, self._writes)
+        self._bindings = Bindings(self._core, self._registry, self._shaper, self._writes)
+        self._evictions = Evictions(self._core, self._registry, self._shaper, self._writes)
+        self._scales = Scales(self._registry, self._shaper, self._writes)
         self._custom = CustomKinds(self._core, self._registry)
         self._garbage = GarbageCollector(self._core, self._registry, self._writes)
         self._writes.hooks = {NAMESPACES_ID: prepare_namespace, CRD_ID: self._custom.prepare}

@@ -1,7 +1,7 @@
 """Bind, evict and scale: what a server or a scheduler asks of the store beside changes of whole objects.
 
-`RecordStore` has these methods (record_store.py); the steps are in `subresources.py`. On the loop. Bindings that come together
-go to disk together, and each has an outcome of its own.
+`RecordStore` has these methods (record_store.py); the steps are in `binding.py`, `eviction.py` and `scale.py`. On the loop.
+Bindings that come together go to disk together, and each has an outcome of its own.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from muster.objects.resources import Resource
 from muster.objects.status import ApiError, Raw, RequestEntityTooLarge
 from muster.store.contract import DEFAULT_WRITE, Binding, WriteOptions
 from muster.store.embedded.admission import Actor
+from muster.store.embedded.binding import Bindings
+from muster.store.embedded.eviction import Evictions
 from muster.store.embedded.record_reads import RecordReads
 from muster.store.embedded.record_writes import RecordWrites
+from muster.store.embedded.scale import Scales, scale_of, scale_paths
 from muster.store.embedded.shaping import Shaper, WriteContext
-from muster.store.embedded.subresources import Subresources
 from muster.store.embedded.transaction import Result, Transaction
 
 _BOUND_AT_ONCE = 32
@@ -25,7 +27,9 @@ _BOUND_AT_ONCE = 32
 
 class RecordSubresources(RecordReads, RecordWrites):
     _shaper: Shaper
-    _subresources: Subresources
+    _bindings: Bindings
+    _evictions: Evictions
+    _scales: Scales
 
     async def bind(
         self,
@@ -42,7 +46,7 @@ class RecordSubresources(RecordReads, RecordWrites):
         context = WriteContext(options, actor, warnings)
 
         async def build(txn: Transaction) -> Sequence[Result]:
-            return [await self._subresources.bind(txn, pod, namespace, node, context, uid=uid, annotations=annotations)]
+            return [await self._bindings.bind(txn, pod, namespace, node, context, uid=uid, annotations=annotations)]
 
         await self._writes.run(build, dry_run=options.dry_run)
 
@@ -73,9 +77,9 @@ class RecordSubresources(RecordReads, RecordWrites):
             for b in bindings:
                 try:
                     if (node := nodes.get((b.namespace, b.pod))) is not None:
-                        raise self._subresources.already_bound(b.pod, node)
+                        raise self._bindings.already_bound(b.pod, node)
                     results.append(
-                        await self._subresources.bind(
+                        await self._bindings.bind(
                             txn, b.pod, b.namespace, b.node, context, uid=b.uid, annotations=b.annotations
                         )
                     )
@@ -110,14 +114,14 @@ class RecordSubresources(RecordReads, RecordWrites):
         context = WriteContext(WriteOptions(dry_run=dry_run), actor, warnings)
 
         async def build(txn: Transaction) -> Sequence[Result]:
-            return await self._subresources.evict(txn, pod, namespace, context, grace_period_s=grace_period_s, uid=uid)
+            return await self._evictions.evict(txn, pod, namespace, context, grace_period_s=grace_period_s, uid=uid)
 
         await self._writes.run(build, dry_run=dry_run)
 
     async def get_scale(self, resource: Resource, name: str, namespace: str | None = None) -> Raw:
         """The object's `autoscaling/v1 Scale`. NotFound for kinds that have none."""
-        self._subresources.scale_paths(resource)
-        return self._subresources.get_scale(resource, self.get_record(resource, name, namespace))
+        scale_paths(resource)
+        return scale_of(resource, self.get_record(resource, name, namespace))
 
     async def update_scale(
         self,
@@ -135,9 +139,7 @@ class RecordSubresources(RecordReads, RecordWrites):
         context = WriteContext(options, actor, warnings)
         record = await self._one(
             resource,
-            lambda txn: self._subresources.put_scale(
-                txn, resource, scale, context, namespace=namespace, name=name, is_applied=is_applied
-            ),
+            lambda txn: self._scales.put(txn, resource, scale, context, namespace=namespace, name=name, is_applied=is_applied),
             dry_run=options.dry_run,
         )
-        return self._subresources.get_scale(resource, record)
+        return scale_of(resource, record)

@@ -132,6 +132,12 @@ class Registry:
             return None
         return self._served.get(resource.qualified)
 
+    def pods(self) -> Served:
+        served = self.find_kind("", "Pod")
+        if served is None:
+            raise NotFound("the server could not find the requested resource: it serves no pods")
+        return served
+
     def by_id(self, id_: str) -> Served | None:
         """By the name of its collection."""
         return self._served.get(id_)

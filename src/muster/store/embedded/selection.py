@@ -2,6 +2,7 @@
 
 Pure, on records. With a selector, a change can carry an object into the selection or out of it; `select` says so the way
 Kubernetes does: ADDED when it starts to match, DELETED (with the object as it last matched) when it stops.
+`query_of` reads the selectors that stand in objects.
 """
 
 from __future__ import annotations
@@ -9,8 +10,18 @@ from __future__ import annotations
 import msgspec
 
 from muster.objects.resources import Resource
-from muster.objects.selectors import FieldQuery, FieldTerm, LabelQuery, parse_field_selector, parse_label_selector
-from muster.objects.status import BadRequest
+from muster.objects.selectors import (
+    FieldQuery,
+    FieldTerm,
+    LabelQuery,
+    LabelSelector,
+    from_label_selector,
+    from_labels,
+    parse_field_selector,
+    parse_label_selector,
+)
+from muster.objects.status import BadRequest, Raw
+from muster.objects.view import view_of
 from muster.store.contract import EventType
 from muster.store.embedded.records import Event, Record, encode
 
@@ -99,3 +110,13 @@ def _parse_fields(resource: Resource, text: str) -> FieldQuery:
         return query
     terms = (FieldTerm(conversion.stored_field(term.field), term.value, term.negated) for term in query.terms)
     return FieldQuery(tuple(terms))
+
+
+def query_of(selector: Raw) -> LabelQuery:
+    """What a selector in an object selects: a LabelSelector, or the plain labels of a ReplicationController."""
+    try:
+        if "matchLabels" in selector or "matchExpressions" in selector or not selector:
+            return from_label_selector(view_of(LabelSelector, selector))
+        return from_labels({str(k): str(v) for k, v in selector.items()})
+    except ValueError as error:
+        raise BadRequest(f"selector {selector} is not valid: {error}") from None

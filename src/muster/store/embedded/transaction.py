@@ -15,6 +15,7 @@ from muster.store.contract import EventType
 from muster.store.embedded.collection import Collection
 from muster.store.embedded.core import Change, Core
 from muster.store.embedded.records import Key, Record, decode, encode, record_of
+from muster.store.embedded.rules import not_found
 
 
 class Result:
@@ -55,6 +56,13 @@ class Transaction:
         # What it was when it was first read: what was made of that must not be stored over anything else.
         self._seen.setdefault(place, (collection, record.rv if record is not None else 0))
         return None if record is None else collection.shown(record)
+
+    def require(self, resource: Resource, collection: Collection, key: Key) -> Record:
+        """As `read`; NotFound when there is none."""
+        record = self.read(collection, key)
+        if record is None:
+            raise not_found(resource, key[1])
+        return record
 
     def write(self, resource: Resource, collection: Collection, type_: EventType, raw: Raw, *, was: Record | None) -> Result:
         """Put a change down. `was` is what `read` returned for it."""

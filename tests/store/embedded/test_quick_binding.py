@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from muster.objects.status import Raw
 from muster.sim.clock import run
 from muster.store.contract import PatchType, WriteOptions
-from muster.store.embedded.binding import QuickBinder
+from muster.store.embedded.quick_binding import QuickBinder
 from muster.store.embedded.records import record_of
 from tests.store.stores import memory_store, pod
 
@@ -30,7 +30,7 @@ async def bound(*, is_quick: bool, setup: dict[str, Any], annotations: dict[str,
             status = {"conditions": [{"type": type_, "status": "False", "message": setup["message"]}]}
             await store.patch(pods, "p", {"status": status}, "default", patch_type=PatchType.STRATEGIC, subresource="status")
         if not is_quick:
-            store._subresources._quick = _Never()
+            store._bindings._quick = _Never()
         await store.bind("p", "default", "n1", annotations=annotations or None)
         record = store.get_record(pods, "p", "default")
         live = record.raw()
