@@ -35,10 +35,10 @@ from muster.server.tables import partial_metadata, table
 from muster.server.watching import expired_stream, watch_stream, watch_timeout_s
 from muster.store.contract import PatchType, WriteOptions
 from muster.store.embedded import EmbeddedStore
+from muster.store.embedded.context import LARGE_BYTES
 from muster.store.embedded.deletion import FINALIZER_FOREGROUND, FINALIZER_ORPHAN
 from muster.store.embedded.record_reads import RecordPage
 from muster.store.embedded.records import Record
-from muster.store.embedded.shaping import LARGE_BYTES
 
 _THREAD_YAML_BYTES = 64 * 1024
 _THREAD_RENDER_BYTES = 256 * 1024

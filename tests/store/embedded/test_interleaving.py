@@ -17,9 +17,9 @@ import pytest
 from muster.objects.status import AlreadyExists, Conflict, Forbidden, InternalError, NotFound, Raw
 from muster.store.contract import EventType, PatchType, WriteOptions
 from muster.store.embedded import EmbeddedStore
+from muster.store.embedded.context import LARGE_BYTES
 from muster.store.embedded.database import CommitFailed, Database, Row
 from muster.store.embedded.records import Event
-from muster.store.embedded.shaping import LARGE_BYTES
 from tests.store.embedded.support import CONFIG_MAPS, NAMESPACES, config_map, open_store, seeded
 
 WEIGHT = "v" * (LARGE_BYTES + 1)

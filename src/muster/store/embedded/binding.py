@@ -1,6 +1,6 @@
 """Binding: a pod gets its node, once, with the condition and the annotations that come with it.
 
-A step inside a transaction, as those of `writes.py`; on the loop. Whoever is asked about bindings sees the `Binding` that a
+A step inside a transaction, as those of `updates.py`; on the loop. Whoever is asked about bindings sees the `Binding` that a
 client would send, and then hooks see the pod. Most bindings need no general update (`quick_binding.py`).
 """
 
@@ -12,21 +12,22 @@ from muster.objects.conditions import set_condition
 from muster.objects.resources import Resource
 from muster.objects.status import ApiError, BadRequest, Cause, Raw
 from muster.store.embedded import rules
+from muster.store.embedded.context import WriteContext
 from muster.store.embedded.core import Core
 from muster.store.embedded.quick_binding import QuickBinder
 from muster.store.embedded.records import decode, encode
 from muster.store.embedded.registry import Registry
-from muster.store.embedded.shaping import Shaper, WriteContext, admission_request
+from muster.store.embedded.shaping import Shaper, admission_request
 from muster.store.embedded.transaction import Result, Transaction
-from muster.store.embedded.writes import Writes
+from muster.store.embedded.updates import Updates
 
 
 class Bindings:
-    def __init__(self, core: Core, registry: Registry, shaper: Shaper, writes: Writes) -> None:
+    def __init__(self, core: Core, registry: Registry, shaper: Shaper, updates: Updates) -> None:
         self._core = core
         self._registry = registry
         self._shaper = shaper
-        self._writes = writes
+        self._updates = updates
         self._quick = QuickBinder()
 
     async def bind(
@@ -81,7 +82,7 @@ class Bindings:
         raw["status"] = {**status, "conditions": [_without_empty(condition) for condition in conditions]}
         await self._admit_binding(pods, raw, current, context)
         raw = self._shaper.track(served, pods, raw, current, context, subresource="binding")
-        return self._writes.put(txn, served, pods, record, current, raw)
+        return self._updates.put(txn, served, pods, record, current, raw)
 
     async def _admit_binding(self, pods: Resource, raw: Raw, old: Raw, context: WriteContext) -> None:
         if self._shaper.admission is not None:

@@ -19,10 +19,10 @@ from muster.objects.crd import crd_warnings, resource_from_crd, schema_from_crd,
 from muster.objects.status import Raw
 from muster.store.contract import EventType
 from muster.store.embedded.collection import Collection
+from muster.store.embedded.context import WriteContext
 from muster.store.embedded.core import Core
 from muster.store.embedded.records import Event, Record
 from muster.store.embedded.registry import Registry, Served
-from muster.store.embedded.shaping import WriteContext
 
 CRD_ID = "customresourcedefinitions.apiextensions.k8s.io"
 FINALIZER_CLEANUP = "customresourcecleanup.apiextensions.k8s.io"

@@ -1,6 +1,6 @@
 """Eviction: the deletion of a pod, as far as its disruption budget lets it go.
 
-A step inside a transaction, as those of `writes.py`; on the loop. The deletion and the note of it in the budget's status are
+A step inside a transaction, as that of `deletes.py`; on the loop. The deletion and the note of it in the budget's status are
 stored together, so two evictions can't both take the last disruption that is allowed. The arithmetic is in `budgets.py`.
 """
 
@@ -11,22 +11,23 @@ from muster.objects.time import format_time
 from muster.store.contract import EventType, Preconditions
 from muster.store.embedded import rules
 from muster.store.embedded.budgets import disruptions_allowed, has_status, is_free_to_go, selects, still_disrupted
+from muster.store.embedded.context import WriteContext
 from muster.store.embedded.core import Core
+from muster.store.embedded.deletes import Deletes
 from muster.store.embedded.records import Record
 from muster.store.embedded.registry import Registry
-from muster.store.embedded.shaping import Shaper, WriteContext
+from muster.store.embedded.shaping import Shaper
 from muster.store.embedded.transaction import Result, Transaction
-from muster.store.embedded.writes import Writes
 
 _DISRUPTED_LEN_MAX = 2000
 
 
 class Evictions:
-    def __init__(self, core: Core, registry: Registry, shaper: Shaper, writes: Writes) -> None:
+    def __init__(self, core: Core, registry: Registry, shaper: Shaper, deletes: Deletes) -> None:
         self._core = core
         self._registry = registry
         self._shaper = shaper
-        self._writes = writes
+        self._deletes = deletes
 
     async def evict(
         self,
@@ -51,7 +52,7 @@ class Evictions:
         if not is_free_to_go(pod):
             results += self._charge_budget(txn, record)
         preconditions = Preconditions(uid=record.uid)
-        deleted = await self._writes.delete(
+        deleted = await self._deletes.delete(
             txn, served.stored, name, namespace, context, grace_period_s=grace_period_s, preconditions=preconditions
         )
         return [deleted, *results]

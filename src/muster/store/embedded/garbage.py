@@ -21,15 +21,17 @@ from muster.objects.status import ApiError, Conflict, NotFound, Raw
 from muster.store.contract import DEFAULT_WRITE, EventType, Preconditions, Propagation
 from muster.store.embedded.admission import GARBAGE_COLLECTOR, NAMESPACE_CONTROLLER, Actor
 from muster.store.embedded.collection import Collection
+from muster.store.embedded.context import WriteContext
 from muster.store.embedded.core import Core
 from muster.store.embedded.custom import CRD_ID, FINALIZER_CLEANUP, with_terminating_condition
+from muster.store.embedded.deletes import Deletes
 from muster.store.embedded.deletion import FINALIZER_FOREGROUND, FINALIZER_ORPHAN
 from muster.store.embedded.dependents import Dependents, Item, OwnerState
 from muster.store.embedded.namespaces import NAMESPACES_ID, with_content_conditions, without_content_finalizer
 from muster.store.embedded.records import Event, Record
 from muster.store.embedded.registry import Registry
-from muster.store.embedded.shaping import WriteContext
 from muster.store.embedded.transaction import Result, Transaction
+from muster.store.embedded.updates import Updates
 from muster.store.embedded.writes import Writes
 
 T = TypeVar("T")
@@ -48,9 +50,11 @@ class Place(NamedTuple):
 
 
 class GarbageCollector:
-    def __init__(self, core: Core, registry: Registry, writes: Writes) -> None:
+    def __init__(self, core: Core, registry: Registry, updates: Updates, deletes: Deletes, writes: Writes) -> None:
         self._core = core
         self._registry = registry
+        self._updates = updates
+        self._deletes = deletes
         self._writes = writes
         self._dependents = Dependents(registry)
         self._queue: dict[Item | Place, None] = {}
@@ -285,7 +289,7 @@ class GarbageCollector:
 
         async def build(transaction: Transaction) -> list[Result]:
             return [
-                await self._writes.delete(
+                await self._deletes.delete(
                     transaction,
                     resource,
                     record.name,
@@ -303,7 +307,7 @@ class GarbageCollector:
 
     async def _modify(self, resource: Resource, item: Item, change: Callable[[Raw], Raw | None]) -> None:
         async def build(transaction: Transaction) -> list[Result]:
-            result = self._writes.modify(transaction, resource, item.key, change, uid=item.uid)
+            result = self._updates.modify(transaction, resource, item.key, change, uid=item.uid)
             return [] if result is None else [result]
 
         await self._writes.run(build)

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from muster.objects.conditions import set_condition
 from muster.objects.status import Raw
+from muster.store.embedded.context import WriteContext
 from muster.store.embedded.records import Record
-from muster.store.embedded.shaping import WriteContext
 
 NAMESPACES_ID = "namespaces"
 FINALIZER_CONTENT = "kubernetes"

@@ -18,11 +18,11 @@ from muster.objects.status import BadRequest, NotFound, Raw
 from muster.objects.steps import done_in_turns
 from muster.store.contract import DEFAULT_WRITE, Operation, PatchType, Propagation, WriteOptions
 from muster.store.embedded.admission import Actor
+from muster.store.embedded.context import Turn, WriteContext
 from muster.store.embedded.record_reads import RecordPage, RecordReads
 from muster.store.embedded.record_writes import RecordWrites
 from muster.store.embedded.records import Record
 from muster.store.embedded.selection import in_version
-from muster.store.embedded.shaping import Turn, WriteContext
 from muster.store.embedded.transaction import Result, Transaction
 
 _DELETED_AT_ONCE = 64
@@ -111,13 +111,13 @@ class RecordBatches(RecordReads, RecordWrites):
         return [in_version(r, operation.resource) for r, operation in zip(records, operations, strict=True)]
 
     async def _operate(self, txn: Transaction, operation: Operation, context: WriteContext) -> Result:
-        resource, namespace, writes = operation.resource, operation.namespace, self._writes
+        resource, namespace = operation.resource, operation.namespace
         name = operation.name or str(((operation.object or {}).get("metadata") or {}).get("name") or "")
         match operation.verb:
             case "create":
-                return await writes.create(txn, resource, _given(operation, "object"), namespace, context)
+                return await self._creates.create(txn, resource, _given(operation, "object"), namespace, context)
             case "update":
-                return await writes.update(
+                return await self._updates.update(
                     txn,
                     resource,
                     _given(operation, "object"),
@@ -127,7 +127,7 @@ class RecordBatches(RecordReads, RecordWrites):
                     preconditions=operation.preconditions,
                 )
             case "patch":
-                return await writes.patch(
+                return await self._patches.patch(
                     txn,
                     resource,
                     name,
@@ -139,7 +139,7 @@ class RecordBatches(RecordReads, RecordWrites):
                     preconditions=operation.preconditions,
                 )
             case "delete":
-                return await writes.delete(
+                return await self._deletes.delete(
                     txn, resource, name, namespace, context, propagation="Background", preconditions=operation.preconditions
                 )
 

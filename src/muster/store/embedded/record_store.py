@@ -25,13 +25,16 @@ from muster.store.embedded.binding import Bindings
 from muster.store.embedded.collection import Collection
 from muster.store.embedded.committer import InlineCommitter, ThreadCommitter
 from muster.store.embedded.core import Core
+from muster.store.embedded.creates import Creates
 from muster.store.embedded.custom import CRD_ID, CustomKinds
 from muster.store.embedded.database import Database
+from muster.store.embedded.deletes import Deletes
 from muster.store.embedded.eviction import Evictions
 from muster.store.embedded.garbage import GarbageCollector
 from muster.store.embedded.limits import Limits
 from muster.store.embedded.namespaces import NAMESPACES_ID, prepare_namespace
 from muster.store.embedded.opening import load
+from muster.store.embedded.patches import Patches
 from muster.store.embedded.record_batches import RecordBatches
 from muster.store.embedded.record_subresources import RecordSubresources
 from muster.store.embedded.records import Event
@@ -39,6 +42,7 @@ from muster.store.embedded.registry import Registry
 from muster.store.embedded.scale import Scales
 from muster.store.embedded.shaping import Shaper
 from muster.store.embedded.snapshot import Snapshot, snapshot_of
+from muster.store.embedded.updates import Updates
 from muster.store.embedded.usage import Usage, measure
 from muster.store.embedded.writes import Writes
 
@@ -56,13 +60,17 @@ class RecordStore(RecordBatches, RecordSubresources):
         self._core = Core(clock, limits or Limits())
         self._registry = Registry(self._core, catalog)
         self._shaper = Shaper(clock, admission, self._core.limits.object_bytes_max)
-        self._writes = Writes(self._core, self._registry, self._shaper, entropy)
-        self._bindings = Bindings(self._core, self._registry, self._shaper, self._writes)
-        self._evictions = Evictions(self._core, self._registry, self._shaper, self._writes)
-        self._scales = Scales(self._registry, self._shaper, self._writes)
+        self._creates = Creates(self._core, self._registry, self._shaper, entropy)
+        self._updates = Updates(self._registry, self._shaper)
+        self._patches = Patches(self._core, self._registry, self._shaper, self._creates, self._updates)
+        self._deletes = Deletes(self._core, self._registry, self._shaper)
+        self._writes = Writes(self._core, self._registry, self._updates)
+        self._bindings = Bindings(self._core, self._registry, self._shaper, self._updates)
+        self._evictions = Evictions(self._core, self._registry, self._shaper, self._deletes)
+        self._scales = Scales(self._registry, self._shaper, self._patches)
         self._custom = CustomKinds(self._core, self._registry)
-        self._garbage = GarbageCollector(self._core, self._registry, self._writes)
-        self._writes.hooks = {NAMESPACES_ID: prepare_namespace, CRD_ID: self._custom.prepare}
+        self._garbage = GarbageCollector(self._core, self._registry, self._updates, self._deletes, self._writes)
+        self._shaper.kind_hooks = {NAMESPACES_ID: prepare_namespace, CRD_ID: self._custom.prepare}
         self._core.listeners.append(self._custom.on_event)
         self._database: Database | None = None
 

@@ -14,11 +14,12 @@ from muster.objects.status import ApiError, Raw, RequestEntityTooLarge
 from muster.store.contract import DEFAULT_WRITE, Binding, WriteOptions
 from muster.store.embedded.admission import Actor
 from muster.store.embedded.binding import Bindings
+from muster.store.embedded.context import WriteContext
 from muster.store.embedded.eviction import Evictions
 from muster.store.embedded.record_reads import RecordReads
 from muster.store.embedded.record_writes import RecordWrites
 from muster.store.embedded.scale import Scales, scale_of, scale_paths
-from muster.store.embedded.shaping import Shaper, WriteContext
+from muster.store.embedded.shaping import Shaper
 from muster.store.embedded.transaction import Result, Transaction
 
 _BOUND_AT_ONCE = 32

@@ -1,7 +1,8 @@
 """Create, update, patch and delete one object: each a transaction with one step, answered as a record when it is on disk.
 
-`RecordStore` has these methods (record_store.py); the steps are in `writes.py`. On the loop. The answer is in the version of
-the kind that was asked for, and says what was stored, whatever others do to the object meanwhile.
+`RecordStore` has these methods (record_store.py); the steps are in `creates.py`, `updates.py`, `patches.py` and
+`deletes.py`. On the loop. The answer is in the version of the kind that was asked for, and says what was stored, whatever
+others do to the object meanwhile.
 """
 
 from __future__ import annotations
@@ -13,16 +14,24 @@ from muster.objects.resources import Resource
 from muster.objects.status import Raw
 from muster.store.contract import DEFAULT_WRITE, PatchType, Preconditions, Propagation, WriteOptions
 from muster.store.embedded.admission import Actor
+from muster.store.embedded.context import Turn, WriteContext
+from muster.store.embedded.creates import Creates
+from muster.store.embedded.deletes import Deletes
+from muster.store.embedded.patches import Patches
 from muster.store.embedded.records import Record
 from muster.store.embedded.selection import in_version
-from muster.store.embedded.shaping import Turn, WriteContext
 from muster.store.embedded.transaction import Result, Transaction
+from muster.store.embedded.updates import Updates
 from muster.store.embedded.writes import Writes
 
 Step = Callable[[Transaction], Awaitable[Result]]
 
 
 class RecordWrites:
+    _creates: Creates
+    _updates: Updates
+    _patches: Patches
+    _deletes: Deletes
     _writes: Writes
 
     async def _one(self, resource: Resource, step: Step, *, dry_run: bool = False) -> Record:
@@ -46,7 +55,7 @@ class RecordWrites:
         """`turn`, here and in the other writes, is awaited between the steps of a large object; others run then in any case."""
         context = WriteContext(options, actor, warnings, turn)
         return await self._one(
-            resource, lambda txn: self._writes.create(txn, resource, obj, namespace, context), dry_run=options.dry_run
+            resource, lambda txn: self._creates.create(txn, resource, obj, namespace, context), dry_run=options.dry_run
         )
 
     async def update_record(
@@ -66,7 +75,7 @@ class RecordWrites:
         context = WriteContext(options, actor, warnings, turn)
         return await self._one(
             resource,
-            lambda txn: self._writes.update(
+            lambda txn: self._updates.update(
                 txn, resource, obj, namespace, context, subresource=subresource, version_required=version_required
             ),
             dry_run=options.dry_run,
@@ -89,7 +98,7 @@ class RecordWrites:
         context = WriteContext(options, actor, warnings, turn)
         return await self._one(
             resource,
-            lambda txn: self._writes.patch(
+            lambda txn: self._patches.patch(
                 txn, resource, name, patch, context, namespace=namespace, patch_type=patch_type, subresource=subresource
             ),
             dry_run=options.dry_run,
@@ -102,7 +111,7 @@ class RecordWrites:
         """
 
         async def build(txn: Transaction) -> Sequence[Result]:
-            result = self._writes.modify(txn, resource, (namespace or "", name), change)
+            result = self._updates.modify(txn, resource, (namespace or "", name), change)
             return [] if result is None else [result]
 
         await self._writes.run(build)
@@ -124,7 +133,7 @@ class RecordWrites:
         context = WriteContext(options, actor, warnings)
         return await self._one(
             resource,
-            lambda txn: self._writes.delete(
+            lambda txn: self._deletes.delete(
                 txn,
                 resource,
                 name,

@@ -15,7 +15,7 @@ from muster.objects.names import NAMESPACE_DEFAULT, NAMESPACE_PUBLIC, NAMESPACE_
 from muster.objects.resources import Resource
 from muster.objects.status import ApiError, BadRequest, Cause, Conflict, Forbidden, Invalid, NotFound, Raw
 from muster.store.contract import Preconditions
-from muster.store.embedded.records import Record
+from muster.store.embedded.records import Key, Record
 
 E = TypeVar("E", bound=ApiError)
 
@@ -136,11 +136,31 @@ def check_namespace(resource: Resource, raw: Raw, namespace: str | None) -> str:
     return str(chosen)
 
 
+def key_of(resource: Resource, name: str, namespace: str | None) -> Key:
+    """Where a request says that the object is."""
+    if not resource.namespaced:
+        return ("", name)
+    if not namespace:
+        raise BadRequest(
+            f'{resource.qualified} are namespaced: name the namespace of "{name}"', kind=resource.plural, name=name
+        )
+    return (namespace, name)
+
+
 def require_name(resource: Resource, raw: Raw) -> str:
     name = raw["metadata"].get("name")
     if not isinstance(name, str) or not name:
         raise invalid(resource, "", [Cause("metadata.name", "Required value: name is required", "FieldValueRequired")])
     return name
+
+
+def check_same_name(resource: Resource, raw: Raw, key: Key) -> None:
+    """The object is the one that the request names."""
+    if raw["metadata"].get("name") != key[1]:
+        raise BadRequest(
+            f"the name of the object ({raw['metadata'].get('name')!s:.100}) does not match the name on the URL ({key[1]})"
+        )
+    check_namespace(resource, raw, key[0] or None)
 
 
 def check_preconditions(resource: Resource, record: Record, preconditions: Preconditions | None) -> None:

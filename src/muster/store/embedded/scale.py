@@ -1,6 +1,6 @@
 """Scale: the number of replicas of an object, in the one shape that autoscalers know, whatever the kind calls it.
 
-Reading is pure. Writing is a step inside a transaction, as those of `writes.py`; on the loop. It becomes a patch of the one
+Reading is pure. Writing is a step inside a transaction, as those of `patches.py`; on the loop. It becomes a patch of the one
 field that holds the number, so it meets all that any other patch of the object meets.
 """
 
@@ -13,19 +13,20 @@ from muster.objects.resources import Resource
 from muster.objects.status import BadRequest, Cause, NotFound, Raw, shown
 from muster.store.contract import PatchType, Preconditions
 from muster.store.embedded import rules
+from muster.store.embedded.context import WriteContext
+from muster.store.embedded.patches import Patches
 from muster.store.embedded.records import Record
 from muster.store.embedded.registry import Registry
 from muster.store.embedded.selection import query_of
-from muster.store.embedded.shaping import Shaper, WriteContext
+from muster.store.embedded.shaping import Shaper
 from muster.store.embedded.transaction import Result, Transaction
-from muster.store.embedded.writes import Writes
 
 
 class Scales:
-    def __init__(self, registry: Registry, shaper: Shaper, writes: Writes) -> None:
+    def __init__(self, registry: Registry, shaper: Shaper, patches: Patches) -> None:
         self._registry = registry
         self._shaper = shaper
-        self._writes = writes
+        self._patches = patches
 
     async def put(
         self,
@@ -58,7 +59,7 @@ class Scales:
         for part in parts[:-1]:
             node = node.setdefault(part, {})
         node[parts[-1]] = replicas
-        return await self._writes.patch(
+        return await self._patches.patch(
             txn,
             resource,
             name,

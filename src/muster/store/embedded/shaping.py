@@ -10,9 +10,8 @@ they change.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -26,57 +25,16 @@ from muster.objects.structural_check import TYPE_INVALID
 from muster.objects.time import Clock
 from muster.objects.unread import unread_fields
 from muster.objects.validation import validate_object
-from muster.store.contract import WriteOptions
-from muster.store.embedded.admission import Actor, Admission, AdmissionOperation, AdmissionRequest, BodyAdmission
-from muster.store.embedded.patching import replace_part
+from muster.store.embedded.admission import Admission, AdmissionOperation, AdmissionRequest, BodyAdmission
+from muster.store.embedded.context import WARNINGS_MAX, WriteContext
+from muster.store.embedded.parts import replace_part
 from muster.store.embedded.registry import Served
 from muster.store.embedded.rules import conform, invalid, refusal, replace, replace_status, unreadable
 
-_WARNINGS_MAX = 20
-LARGE_BYTES: Final = 64 * 1024
-"""From this size on, an object's steps take milliseconds each."""
-_PAUSES_MAX: Final = 24
-"""A write that begins anew because something changed meanwhile is soon not interrupted any more, so that it comes to an end."""
-
-Turn = Callable[[], Awaitable[None]]
+KindHook = Callable[[Raw, Raw | None, WriteContext], Raw]
+"""What a kind adds of its own to a valid object before it is stored: (new, old, context) -> new."""
 
 _encode = msgspec.json.Encoder().encode
-
-
-class WriteContext:
-    """What belongs to one request rather than to one object."""
-
-    __slots__ = ("_pauses_left", "_turn", "actor", "is_judged", "options", "size_bytes", "unhooked", "warnings")
-
-    def __init__(
-        self,
-        options: WriteOptions,
-        actor: Actor | None = None,
-        warnings: list[str] | None = None,
-        turn: Turn | None = None,
-    ) -> None:
-        self.options = options
-        self.actor = actor
-        self.warnings = warnings
-        self.size_bytes = 0
-        """Of the object as it was last looked at."""
-        self._turn = turn
-        self._pauses_left = _PAUSES_MAX
-        self.is_judged = False
-        """Whether this is about a body of its own kind, which `Shaper.admit_body` has let pass."""
-        self.unhooked: Raw | None = None
-        """The object as it was before admission hooks changed it, until its managed fields are made."""
-
-    async def pause(self) -> None:
-        """Between two steps: when the object is large, let others run, and go on when it is this one's turn again."""
-        if self.size_bytes < LARGE_BYTES or not self._pauses_left:
-            return
-        self._pauses_left -= 1
-        await (asyncio.sleep(0) if self._turn is None else self._turn())
-
-    def warn(self, text: str) -> None:
-        if self.warnings is not None and len(self.warnings) < _WARNINGS_MAX and text not in self.warnings:
-            self.warnings.append(text)
 
 
 class Shaper:
@@ -85,6 +43,8 @@ class Shaper:
         self._object_bytes_max = object_bytes_max
         self.admission = admission
         self.body_admission: BodyAdmission | None = None
+        self.kind_hooks: dict[str, KindHook] = {}
+        """By kind (`Resource.qualified`)."""
 
     async def shape(
         self,
@@ -209,7 +169,7 @@ class Shaper:
             return raw
         pruned, unknown = structural.prune(raw)
         if unknown and mode == "Strict":
-            listed = ", ".join(f'unknown field "{path}"' for path in unknown[:_WARNINGS_MAX])
+            listed = ", ".join(f'unknown field "{path}"' for path in unknown[:WARNINGS_MAX])
             name = str(raw["metadata"].get("name") or "")
             raise refusal(BadRequest, resource, name, f"strict decoding error: {listed}")
         if mode == "Warn":
@@ -219,6 +179,17 @@ class Shaper:
             for sentence in unread_fields(resource, raw):
                 context.warn(sentence)
         return pruned if served.is_from_crd else raw
+
+    def hooked(self, served: Served, raw: Raw, old: Raw | None, context: WriteContext) -> Raw:
+        """`raw`, valid, with what its kind adds of its own."""
+        hook = self.kind_hooks.get(served.stored.qualified)
+        return hook(raw, old, context) if hook is not None else raw
+
+    async def pause(self, served: Served, context: WriteContext) -> None:
+        """`WriteContext.pause`, but not for kinds with a hook of their own: it has looked at what others have, and nobody may
+        come between that and the submission."""
+        if served.stored.qualified not in self.kind_hooks:
+            await context.pause()
 
     def track(
         self, served: Served, resource: Resource, raw: Raw, old: Raw | None, context: WriteContext, *, subresource: str = ""

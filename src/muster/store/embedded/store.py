@@ -6,9 +6,9 @@ objects (`get_record`, `list_records`, `watch_records`, the `*_record` writes), 
 Concurrency: one event loop owns a store; every method is called on it. Disk work happens on a thread of the committer, or on
 the loop itself with `writer="inline"`, which makes runs repeatable: same calls, same clock, same entropy, same bytes.
 
-How it is put together: `record_*.py` are the methods that a server calls (see `record_store.py`); the steps of writes are in
-`writes.py`, `binding.py`, `eviction.py` and `scale.py`; `core.py` hands out versions and shows what is committed; `registry.py`
-and `custom.py` are the kinds; `garbage.py` cleans up behind owners and namespaces; `database.py` is the file.
+How it is put together: `record_*.py` are the methods that a server calls (see `record_store.py`); `writes.py` says how a write
+comes about, and which files hold its steps; `core.py` hands out versions and shows what is committed; `registry.py` and
+`custom.py` are the kinds; `garbage.py` cleans up behind owners and namespaces; `database.py` is the file.
 """
 
 from __future__ import annotations
