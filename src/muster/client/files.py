@@ -27,11 +27,16 @@ def replace_file(path: Path, content: bytes, mode: int = 0o600) -> None:
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
-    parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    flush_directory(path.parent)
+
+
+def flush_directory(path: Path) -> None:
+    """Make the names in a directory as durable as what is in its files. OSError when that can't be."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(parent)
+        os.fsync(descriptor)
     finally:
-        os.close(parent)
+        os.close(descriptor)
 
 
 @contextlib.contextmanager

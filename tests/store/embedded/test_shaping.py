@@ -10,7 +10,8 @@ from muster.objects import structural_shape
 from muster.objects.catalog import CATALOG
 from muster.objects.status import AlreadyExists, BadRequest, Invalid, Raw, RequestEntityTooLarge
 from muster.store.contract import PatchType, WriteOptions
-from muster.store.embedded import AdmissionRequest, Limits, shaping, writes
+from muster.store.embedded import AdmissionRequest, Limits, patches, shaping
+from muster.store.embedded.context import LARGE_BYTES
 from tests.store.embedded.support import CONFIG_MAPS, PODS, config_map, open_store, pod
 
 KUSCIA_JOBS = CATALOG.by_kind("kuscia.secretflow", "KusciaJob")
@@ -151,7 +152,7 @@ class Turns:
             await self._act()
 
 
-def large(name: str, size: int = 2 * shaping.LARGE_BYTES) -> Raw:
+def large(name: str, size: int = 2 * LARGE_BYTES) -> Raw:
     return config_map(name, {"k": "v" * size})
 
 
@@ -221,8 +222,8 @@ async def test_a_patch_too_large_for_any_object_is_not_merged(patch_type: PatchT
 
     store = await open_store(limits=Limits(object_bytes_max=10_000))
     await store.create(CONFIG_MAPS, config_map("m", {"k": "v"}), "default")
-    monkeypatch.setattr(writes, "patched_with", never)
-    monkeypatch.setattr(writes, "apply_steps", never)
+    monkeypatch.setattr(patches, "patched_with", never)
+    monkeypatch.setattr(patches, "apply_steps", never)
     patch = config_map("m", {f"k{n}": "v" for n in range(2_000)})
     for name in ("m",) if patch_type is not PatchType.APPLY else ("m", "new"):
         patch["metadata"]["name"] = name

@@ -53,8 +53,7 @@ class Bindings:
             raise rules.invalid(pods, name, [cause])
         record = txn.require(pods, served.collection, (namespace, name))
         if uid and uid != record.uid:
-            why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {record.uid}"
-            raise rules.conflict(_of(pods, "binding"), name, why)
+            raise rules.other_uid(_of(pods, "binding"), record, uid)
         if record.deleting:
             raise rules.conflict(_of(pods, "binding"), name, f"pod {name} is being deleted, cannot be assigned to a host")
         quick = self._quick.bound(

@@ -6,7 +6,7 @@ When a commit fails, everything pending is dropped and everyone who waits is tol
 
 Invariants:
 - `committed_rv` and every record, history entry and watcher event are on disk;
-- the events of `log` are exactly those after `horizon`, in order, over all kinds.
+- the events of the log (`log.py`) are exactly those after `horizon`, in order, over all kinds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from muster.objects.status import (
     BadRequest,
     InternalError,
     Raw,
-    RequestEntityTooLarge,
     ServiceUnavailable,
     StorageFull,
     TooManyRequests,
@@ -36,7 +35,9 @@ from muster.store.embedded.collection import Collection
 from muster.store.embedded.committer import Committer
 from muster.store.embedded.database import CommitFailed, Row
 from muster.store.embedded.limits import Limits
+from muster.store.embedded.log import Dropped, Log
 from muster.store.embedded.records import TYPE_CODES, Event, Key, Record, encode, record_of
+from muster.store.embedded.rules import not_json, refusal, too_large
 from muster.store.embedded.watchers import Watcher
 
 _log = structlog.get_logger(__name__)
@@ -129,8 +130,7 @@ class Core:
         self.changes = 0
         """Counts every change to what writes are checked against: a write that saw the same count saw the same state."""
         self._assigned_rv = 1
-        self._log: deque[tuple[Event, Collection, float]] = deque()
-        self._log_bytes = 0
+        self._log = Log()
         self._in_flight: deque[Unit] = deque()
         self._in_flight_bytes = 0
 
@@ -156,7 +156,7 @@ class Core:
 
     @property
     def history_bytes(self) -> int:
-        return self._log_bytes
+        return self._log.size_bytes
 
     def restore(self, rv: int, horizon: int, events: Iterable[tuple[Event, Collection]]) -> None:
         """Take over what was on disk; the collections have their records already. Its history counts as of now."""
@@ -165,8 +165,7 @@ class Core:
         self.horizon = horizon
         for event, collection in events:
             collection.history.append(event)
-            self._log.append((event, collection, now))
-            self._log_bytes += len(event.record.value)
+            self._log.append(event, collection, now)
 
     def check_open(self) -> None:
         if self.is_closed:
@@ -230,22 +229,13 @@ class Core:
     def check_size(self, resource: Resource, record: Record) -> None:
         size, limit = len(record.value), self.limits.object_bytes_max
         if size > limit:
-            raise RequestEntityTooLarge(
-                f'{resource.qualified} "{record.name}" has {size} bytes as JSON and the limit is {limit}; '
-                "make it smaller, or keep large data elsewhere and refer to it",
-                kind=resource.plural,
-                group=resource.group,
-                name=record.name,
-            )
-
+            raise too_large(resource, record.name, size, limit)
         if has_many_extremes(record.value):
-            raise BadRequest(
+            message = (
                 f'{resource.qualified} "{record.name}" has more than {EXTREME_MAX} numbers with an exponent of three digits, '
-                "such as 1e308; write them as strings",
-                kind=resource.plural,
-                group=resource.group,
-                name=record.name,
+                "such as 1e308; write them as strings"
             )
+            raise refusal(BadRequest, resource, record.name, message)
 
     async def settle(self) -> bool:
         """Wait until all that is pending now has been decided. True if it is on disk, False if it failed."""
@@ -266,8 +256,7 @@ class Core:
             self._in_flight_bytes -= unit.size_bytes
             for collection, event in unit.events:
                 collection.apply(event)
-                self._log.append((event, collection, now))
-                self._log_bytes += len(event.record.value)
+                self._log.append(event, collection, now)
                 touched[collection.id] = collection
             self.counters.writes += len(unit.events)
             self.committed_rv = unit.rows[-1].rv
@@ -318,46 +307,20 @@ class Core:
 
     def _compact(self, now: float) -> None:
         """Drop history beyond its bounds, a bounded number of events at a time."""
-        limits = self.limits
-        log = self._log
-        doomed: list[int] = []
-        horizon = self.horizon
-        oldest = now - limits.history_age_s
-        dropped = 0
-        while log and dropped < limits.compact_len_max:
-            event, collection, at = log[0]
-            if len(log) <= limits.history_len_max and self._log_bytes <= limits.history_bytes_max and at >= oldest:
-                break
-            log.popleft()
-            dropped += 1
-            self._log_bytes -= len(event.record.value)
-            collection.history.drop_first()
-            horizon = event.rv
-            if event.previous is not None:
-                doomed.append(event.previous.rv)
-            if event.type is EventType.DELETED:
-                doomed.append(event.rv)
-        if horizon > self.horizon:
-            self.horizon = horizon
-            self.compacted_at = now
-            self.counters.compacted += dropped
-            self.committer.doom(doomed, horizon)
+        dropped = self._log.drop_beyond(self.limits, now)
+        if dropped.number:
+            self._forgotten(dropped, dropped.horizon, now)
 
     def compact_to(self, rv: int) -> None:
         """Forget all history up to `rv`. For operators and tests; the limits do it by themselves."""
-        doomed: list[int] = []
-        while self._log and self._log[0][0].rv <= rv:
-            event, collection, _ = self._log.popleft()
-            self._log_bytes -= len(event.record.value)
-            collection.history.drop_first()
-            if event.previous is not None:
-                doomed.append(event.previous.rv)
-            if event.type is EventType.DELETED:
-                doomed.append(event.rv)
-            self.counters.compacted += 1
-        self.horizon = max(self.horizon, min(rv, self.committed_rv))
-        self.compacted_at = self.clock()
-        self.committer.doom(doomed, self.horizon)
+        dropped = self._log.drop_to(rv)
+        self._forgotten(dropped, max(self.horizon, min(rv, self.committed_rv)), self.clock())
+
+    def _forgotten(self, dropped: Dropped, horizon: int, now: float) -> None:
+        self.horizon = horizon
+        self.compacted_at = now
+        self.counters.compacted += dropped.number
+        self.committer.doom(dropped.doomed, horizon)
 
     # --- watchers and the end ------------------------------------------------------------------------------------
 
@@ -388,12 +351,7 @@ def encoded(change: Change, rv: int) -> Record:
             return msgspec.structs.replace(change.previous, rv=rv, value=encode(change.raw), fields=change.fields)
         return record_of(change.raw, key, rv, change.collection.field_paths)
     except (TypeError, ValueError, RecursionError) as error:
-        raise BadRequest(
-            f'{resource.qualified} "{key[1]}" can\'t be written as JSON: {error}',
-            kind=resource.plural,
-            group=resource.group,
-            name=key[1],
-        ) from None
+        raise not_json(resource, key[1], error) from None
 
 
 def _as_api_error(failure: CommitFailed) -> ApiError:

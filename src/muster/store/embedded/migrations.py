@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 import apsw
 
+from muster.client.files import flush_directory
 from muster.store.embedded.moved_events import move_events
 
 
@@ -102,8 +103,4 @@ def _copy(connection: apsw.Connection, target: Path) -> None:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
-    descriptor = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    flush_directory(target.parent)

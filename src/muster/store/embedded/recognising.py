@@ -14,6 +14,7 @@ from pathlib import Path
 
 import apsw
 
+from muster.client.files import flush_directory
 from muster.store.embedded.errors import (
     StoreCorrupt,
     StoreError,
@@ -59,11 +60,7 @@ def sync_directory(directory: Path) -> None:
     """Make the new names in the directory, and the directory's own name, as durable as what is in the files."""
     for path in (directory, directory.parent):
         with contextlib.suppress(OSError):
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            flush_directory(path)
 
 
 def is_absent(path: Path) -> bool:

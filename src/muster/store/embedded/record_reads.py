@@ -20,7 +20,7 @@ from muster.store.embedded.core import Core
 from muster.store.embedded.paging import make_token, read_token
 from muster.store.embedded.records import Key, Record
 from muster.store.embedded.registry import Registry
-from muster.store.embedded.rules import not_found
+from muster.store.embedded.rules import key_of, not_found
 from muster.store.embedded.scanning import Scan
 from muster.store.embedded.selection import Selection, in_version
 from muster.store.embedded.watchers import Watcher
@@ -48,11 +48,7 @@ class RecordReads:
     def get_record(self, resource: Resource, name: str, namespace: str | None = None) -> Record:
         self._core.check_open()
         served = self._registry.find(resource)
-        if resource.namespaced and not namespace:
-            raise BadRequest(
-                f'{resource.qualified} are namespaced: name the namespace of "{name}"', kind=resource.plural, name=name
-            )
-        record = served.collection.records.get((namespace or "" if resource.namespaced else "", name))
+        record = served.collection.records.get(key_of(resource, name, namespace))
         if record is None:
             raise not_found(resource, name)
         return in_version(served.collection.shown(record), resource)

@@ -29,7 +29,7 @@ from typing import BinaryIO, Final
 
 import msgspec
 
-from muster.client.files import replace_file
+from muster.client.files import flush_directory, replace_file
 from muster.store.embedded.archive import ArchiveError, Contents, Manifest, read
 from muster.store.embedded.database import CommitFailed, Database, Row
 from muster.store.embedded.errors import StoreError, StoreLocked
@@ -257,10 +257,12 @@ def _finish(data_dir: Path, now: float, step: Step) -> Path | None:
             if (data_dir / name).exists():
                 step(f"move {name} aside")
                 (data_dir / name).replace(old / name)
-                _sync(old, data_dir)
+                flush_directory(old)
+                flush_directory(data_dir)
             step(f"put {name} in place")
             (new / name).replace(data_dir / name)
-            _sync(data_dir, new)
+            flush_directory(data_dir)
+            flush_directory(new)
         step("tidy up")
         new.rmdir()
     if not old.exists() or not any(old.iterdir()):
@@ -273,15 +275,6 @@ def _finish(data_dir: Path, now: float, step: Step) -> Path | None:
     ready.replace(aside)
     sync_directory(data_dir)
     return aside
-
-
-def _sync(*directories: Path) -> None:
-    for directory in directories:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _free_name(data_dir: Path, number: int) -> Path:

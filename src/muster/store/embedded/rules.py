@@ -13,7 +13,17 @@ import msgspec
 
 from muster.objects.names import NAMESPACE_DEFAULT, NAMESPACE_PUBLIC, NAMESPACE_SYSTEM
 from muster.objects.resources import Resource
-from muster.objects.status import ApiError, BadRequest, Cause, Conflict, Forbidden, Invalid, NotFound, Raw
+from muster.objects.status import (
+    ApiError,
+    BadRequest,
+    Cause,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    Raw,
+    RequestEntityTooLarge,
+)
 from muster.store.contract import Preconditions
 from muster.store.embedded.records import Key, Record
 
@@ -69,6 +79,24 @@ def invalid(resource: Resource, name: str, causes: list[Cause]) -> Invalid:
 def _listed(causes: list[Cause]) -> str:
     text = ", ".join(f"{c.field}: {c.message}" if c.field else c.message for c in causes)
     return f"[{text}]" if len(causes) > 1 else text
+
+
+def too_large(resource: Resource, name: str, size: int, limit: int) -> RequestEntityTooLarge:
+    message = (
+        f'{resource.qualified} "{name}" has {size} bytes as JSON and the limit is {limit}; '
+        "make it smaller, or keep large data elsewhere and refer to it"
+    )
+    return refusal(RequestEntityTooLarge, resource, name, message)
+
+
+def not_json(resource: Resource, name: str, error: Exception) -> BadRequest:
+    """Only a caller in this process can bring that about."""
+    return refusal(BadRequest, resource, name, f'{resource.qualified} "{name}" can\'t be written as JSON: {error}')
+
+
+def other_uid(resource: Resource, record: Record, uid: str) -> Conflict:
+    """The object that is meant is gone, and `record` is another one under its name."""
+    return conflict(resource, record.name, f"Precondition failed: UID in precondition: {uid}, UID in object meta: {record.uid}")
 
 
 def unreadable(resource: Resource, name: str, causes: list[Cause]) -> BadRequest:
@@ -189,9 +217,7 @@ def check_version(resource: Resource, raw: Raw, record: Record, *, required: boo
         raise invalid(resource, record.name, [cause])
     uid = meta.get("uid")
     if uid and uid != record.uid:
-        raise conflict(
-            resource, record.name, f"Precondition failed: UID in precondition: {uid}, UID in object meta: {record.uid}"
-        )
+        raise other_uid(resource, record, uid)
 
 
 # --- create ------------------------------------------------------------------------------------------------------

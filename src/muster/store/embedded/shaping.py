@@ -11,7 +11,7 @@ they change.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 
@@ -19,7 +19,7 @@ from muster.objects.kinds.defaults import apply_defaults
 from muster.objects.patch.common import is_same_json
 from muster.objects.patch.managed import track_update
 from muster.objects.resources import Resource
-from muster.objects.status import BadRequest, Cause, Raw, RequestEntityTooLarge
+from muster.objects.status import BadRequest, Cause, Raw
 from muster.objects.structural import CAUSES_MAX, Structural
 from muster.objects.structural_check import TYPE_INVALID
 from muster.objects.time import Clock
@@ -29,7 +29,7 @@ from muster.store.embedded.admission import Admission, AdmissionOperation, Admis
 from muster.store.embedded.context import WARNINGS_MAX, WriteContext
 from muster.store.embedded.parts import replace_part
 from muster.store.embedded.registry import Served
-from muster.store.embedded.rules import conform, invalid, refusal, replace, replace_status, unreadable
+from muster.store.embedded.rules import conform, invalid, not_json, refusal, replace, replace_status, too_large, unreadable
 
 KindHook = Callable[[Raw, Raw | None, WriteContext], Raw]
 """What a kind adds of its own to a valid object before it is stored: (new, old, context) -> new."""
@@ -139,25 +139,17 @@ class Shaper:
             return  # for the one who merges to say
         context.size_bytes = max(len(text), current_bytes)
         if len(text) > self._object_bytes_max and b"null" not in text and b'"$' not in text:
-            self._refuse_size(resource, name, len(text))
+            raise too_large(resource, name, len(text), self._object_bytes_max)
 
     def _check_size(self, resource: Resource, raw: Raw) -> int:
         name = str(raw["metadata"].get("name") or "")
         try:
             size = len(_encode(raw))
         except (TypeError, ValueError, OverflowError) as error:
-            message = f'{resource.qualified} "{name}" can\'t be written as JSON: {error}'
-            raise refusal(BadRequest, resource, name, message) from None
+            raise not_json(resource, name, error) from None
         if size > self._object_bytes_max:
-            self._refuse_size(resource, name, size)
+            raise too_large(resource, name, size, self._object_bytes_max)
         return size
-
-    def _refuse_size(self, resource: Resource, name: str, size: int) -> NoReturn:
-        message = (
-            f'{resource.qualified} "{name}" has {size} bytes as JSON and the limit is {self._object_bytes_max}; '
-            "make it smaller, or keep large data elsewhere and refer to it"
-        )
-        raise refusal(RequestEntityTooLarge, resource, name, message)
 
     def _fields(self, served: Served, resource: Resource, raw: Raw, context: WriteContext) -> Raw:
         """Unknown fields: kinds from a CRD lose them, others keep them; the client may ask to be told, or to be refused."""
