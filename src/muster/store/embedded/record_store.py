@@ -41,7 +41,7 @@ from muster.store.embedded.subresources import Subresources
 from muster.store.embedded.transaction import Result, Transaction
 from muster.store.embedded.usage import Usage, measure
 from muster.store.embedded.watchers import Watcher
-from muster.store.embedded.writes import Writes
+from muster.store.embedded.writes import Build, Writes
 
 Step = Callable[[Transaction], Awaitable[Result]]
 _BOUND_AT_ONCE = 32
@@ -164,8 +164,9 @@ class RecordStore:
         self._shaper.body_admission = admission
 
     def keep_accounts(self, accounts: Accounts) -> None:
-        """From now on `accounts` has a say in every write. For whoever starts the server, before it serves."""
-        self._writes.accounts = accounts
+        """From now on `accounts` have a say in every write, after those that have it already. For whoever starts the server,
+        before it serves."""
+        self._writes.accounts += (accounts,)
         self._core.on_dropped.append(accounts.dropped)
 
     @property
@@ -312,12 +313,15 @@ class RecordStore:
 
     # --- writing -------------------------------------------------------------------------------------------------
 
-    async def _one(self, resource: Resource, step: Step, *, dry_run: bool = False) -> Record:
+    async def _one(self, resource: Resource, step: Step, context: WriteContext) -> Record:
         async def build(transaction: Transaction) -> Sequence[Result]:
             return [await step(transaction)]
 
-        (record,) = await self._writes.run(build, dry_run=dry_run)
+        (record,) = await self._run(build, context)
         return in_version(record, resource)
+
+    def _run(self, build: Build, context: WriteContext) -> Awaitable[list[Record]]:
+        return self._writes.run(build, dry_run=context.options.dry_run, actor=context.actor)
 
     async def create_record(
         self,
@@ -332,9 +336,7 @@ class RecordStore:
     ) -> Record:
         """`turn`, here and in the other writes, is awaited between the steps of a large object; others run then in any case."""
         context = WriteContext(options, actor, warnings, turn)
-        return await self._one(
-            resource, lambda txn: self._writes.create(txn, resource, obj, namespace, context), dry_run=options.dry_run
-        )
+        return await self._one(resource, lambda txn: self._writes.create(txn, resource, obj, namespace, context), context)
 
     async def update_record(
         self,
@@ -356,7 +358,7 @@ class RecordStore:
             lambda txn: self._writes.update(
                 txn, resource, obj, namespace, context, subresource=subresource, version_required=version_required
             ),
-            dry_run=options.dry_run,
+            context,
         )
 
     async def patch_record(
@@ -379,7 +381,7 @@ class RecordStore:
             lambda txn: self._writes.patch(
                 txn, resource, name, patch, context, namespace=namespace, patch_type=patch_type, subresource=subresource
             ),
-            dry_run=options.dry_run,
+            context,
         )
 
     async def amend(self, resource: Resource, name: str, namespace: str | None, change: Callable[[Raw], Raw | None]) -> None:
@@ -421,7 +423,7 @@ class RecordStore:
                 grace_period_s=grace_period_s,
                 preconditions=preconditions,
             ),
-            dry_run=options.dry_run,
+            context,
         )
 
     async def delete_records(
@@ -499,7 +501,7 @@ class RecordStore:
         async def build(txn: Transaction) -> Sequence[Result]:
             return [await self._subresources.bind(txn, pod, namespace, node, context, uid=uid, annotations=annotations)]
 
-        await self._writes.run(build, dry_run=options.dry_run)
+        await self._run(build, context)
 
     async def bind_many(
         self, bindings: Sequence[Binding], *, options: WriteOptions = DEFAULT_WRITE, actor: Actor | None = None
@@ -541,7 +543,7 @@ class RecordStore:
             return results
 
         try:
-            await self._writes.run(build, dry_run=context.options.dry_run)
+            await self._run(build, context)
         except RequestEntityTooLarge as error:
             # One of them is, and nothing was written.
             if len(bindings) == 1:
@@ -567,7 +569,7 @@ class RecordStore:
         async def build(txn: Transaction) -> Sequence[Result]:
             return await self._subresources.evict(txn, pod, namespace, context, grace_period_s=grace_period_s, uid=uid)
 
-        await self._writes.run(build, dry_run=dry_run)
+        await self._run(build, context)
 
     async def get_scale(self, resource: Resource, name: str, namespace: str | None = None) -> Raw:
         """The object's `autoscaling/v1 Scale`. NotFound for kinds that have none."""
@@ -593,7 +595,7 @@ class RecordStore:
             lambda txn: self._subresources.put_scale(
                 txn, resource, scale, context, namespace=namespace, name=name, is_applied=is_applied
             ),
-            dry_run=options.dry_run,
+            context,
         )
         return self._subresources.get_scale(resource, record)
 
@@ -613,7 +615,7 @@ class RecordStore:
                 txn.keep_drafts()
             return results
 
-        records = await self._writes.run(build, dry_run=options.dry_run) if operations else []
+        records = await self._run(build, context) if operations else []
         return [in_version(r, operation.resource) for r, operation in zip(records, operations, strict=True)]
 
     async def _operate(self, txn: Transaction, operation: Operation, context: WriteContext) -> Result:

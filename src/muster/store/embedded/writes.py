@@ -35,7 +35,7 @@ from muster.objects.steps import done_in_turns
 from muster.objects.time import format_time
 from muster.store.contract import EventType, PatchType, Preconditions, Propagation
 from muster.store.embedded import rules
-from muster.store.embedded.admission import Accounts
+from muster.store.embedded.admission import Accounts, Actor, Charge
 from muster.store.embedded.core import Core, encoded
 from muster.store.embedded.custom import CRD_ID
 from muster.store.embedded.deletion import is_namespace, may_go, plan_delete
@@ -75,11 +75,12 @@ class Writes:
         self._definitions = core.collection(CRD_ID)
         self.hooks: dict[str, Hook] = {}
         """By kind (`Resource.qualified`)."""
-        self.accounts: Accounts | None = None
+        self.accounts: tuple[Accounts, ...] = ()
+        """All are asked about every transaction."""
 
     # --- running -------------------------------------------------------------------------------------------------
 
-    async def run(self, build: Build, *, dry_run: bool = False) -> list[Record]:
+    async def run(self, build: Build, *, dry_run: bool = False, actor: Actor | None = None) -> list[Record]:
         """Build, submit, wait for the disk. One record per result, in the stored version."""
         core = self._core
         core.check_open()
@@ -97,14 +98,15 @@ class Writes:
                 raise BadRequest("the object is nested too deeply; flatten it") from None
             if transaction.is_stale or self._registry.revision != kinds:
                 continue
-            changes, charge = transaction.changes, None
+            changes = transaction.changes
+            charges: list[Charge] = []
             pending = self._definitions.pending
             if pending and not dry_run and any(("", one.collection.id) in pending for one in changes):
                 await core.settle()  # what it has to look like is being changed: it is shaped by that then
                 continue
-            if self.accounts is not None and changes:
+            if changes:
                 try:
-                    charge = self.accounts.charge(changes)
+                    charges = [one for accounts in self.accounts if (one := accounts.charge(changes, actor)) is not None]
                 except ApiError:
                     if not await core.settle():
                         continue
@@ -113,9 +115,10 @@ class Writes:
                 if not await transaction.is_founded():
                     continue
                 return [self._unstored(result) for result in results]
-            for resource, key, change in charge.notes if charge is not None else ():
-                self.modify(transaction, resource, key, change)
-            records, committed = core.submit(changes, charge.staged if charge is not None else None)
+            for charge in charges:
+                for resource, key, change in charge.notes:
+                    self.modify(transaction, resource, key, change)
+            records, committed = core.submit(changes, [charge.staged for charge in charges])
             if committed.done():
                 # Committed on the loop itself. A write is a place where others get to run, whichever way it is done.
                 await asyncio.sleep(0)
