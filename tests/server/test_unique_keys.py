@@ -19,6 +19,9 @@ from muster.objects.catalog import CATALOG
 from muster.objects.resources import Resource
 from muster.objects.status import ApiError, Forbidden, Raw
 from muster.server.admission import Hook
+from muster.server.limits_admission import SubmissionLimits
+from muster.server.people import People
+from muster.server.rbac import Attributes
 from muster.server.unique_keys import UniqueKeys
 from muster.server.unique_rules import RULES, PodRanges
 from muster.store.contract import Operation, WriteOptions
@@ -484,6 +487,31 @@ def test_who_is_refused_for_a_login_is_promised_nothing(tmp_path: Path) -> None:
         server.create(f"{path}/users", kind.object("a", kind.having[0]))
         assert server.request("POST", f"{path}/users", kind.object("b", _merged(limits, kind.having[0]))).code == 403
         assert server.request("POST", f"{path}/users", kind.object("c", limits)).code == 201
+
+
+async def test_as_a_webhook_logins_are_judged_by_what_was_seen() -> None:
+    """There nobody tells of writes in flight."""
+    kind, people = KINDS["logins"], People(lambda: 0.0)
+
+    async def nobody(_actor: Actor, _asked: Attributes) -> bool:
+        return False
+
+    hook = SubmissionLimits(people, nobody)
+
+    async def judge(name: str) -> None:
+        raw = kind.object(name, kind.having[0])
+        await hook.validate(
+            AdmissionRequest(
+                operation="CREATE", resource=kind.resource, namespace="", name=name, old=None, object=raw, warn=lambda _: None
+            )
+        )
+
+    for name in ("a", "b"):
+        await judge(name)
+    people.apply("User", kind.object("a", kind.having[0]))
+    with pytest.raises(Forbidden, match=re.escape(kind.said.format(other="a"))):
+        await judge("b")
+    await judge("a")
 
 
 # -- names of definitions -----------------------------------------------------------------------------------------------------
