@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar, Final
 
 from muster.objects.meta import metadata_of, name_of
+from muster.objects.resources import Resource
 from muster.objects.status import Forbidden, Raw
 from muster.server.authorization import MASTERS, Authorizer, forbidden
 from muster.server.escalation import EscalationCheck, TokenCheck
@@ -61,12 +62,13 @@ def writes_metadata(request: AdmissionRequest) -> bool:
 
 def refused(request: AdmissionRequest, why: str) -> Forbidden:
     """Forbidden, worded as Kubernetes' admission words it."""
-    resource = request.resource
+    return refused_object(request.resource, request.name, why)
+
+
+def refused_object(resource: Resource, name: str, why: str) -> Forbidden:
+    """The same, for who sees no request."""
     return Forbidden(
-        f'{resource.qualified} "{request.name}" is forbidden: {why}',
-        kind=resource.plural,
-        group=resource.group,
-        name=request.name,
+        f'{resource.qualified} "{name}" is forbidden: {why}', kind=resource.plural, group=resource.group, name=name
     )
 
 
@@ -127,16 +129,6 @@ class PodPriority(Hook):
             )
         spec["priority"], spec["preemptionPolicy"] = value, policy
         return {**request.object, "spec": spec}
-
-    async def validate(self, request: AdmissionRequest) -> None:
-        resource, raw = request.resource, request.object
-        if (resource.group, resource.kind) != ("scheduling.k8s.io", "PriorityClass") or raw is None:
-            return
-        if request.operation == "DELETE":
-            return
-        current = self._classes.default()
-        if raw.get("globalDefault") is True and current not in ("", request.name):
-            raise refused(request, f"PriorityClass {current} is already marked as default. Only one default can exist")
 
 
 class PodServiceAccount(Hook):

@@ -46,7 +46,7 @@ from muster.quota.limits import NodeKey, NodeKind
 from muster.quota.reading import node_of
 from muster.server.access_review import Allows
 from muster.server.admission import Hook, is_new_pod, refused, writes_metadata
-from muster.server.people import People
+from muster.server.people import People, login_refusal
 from muster.server.rbac import Attributes
 from muster.server.whose_work import KINDS as WHOSE_KINDS
 from muster.server.whose_work import WhoseWork, is_work
@@ -70,11 +70,14 @@ class SubmissionLimits(Hook):
         allows: Allows,
         *,
         trusted: frozenset[str] = frozenset(),
+        judges_logins: bool = True,
     ) -> None:
         """`allows` goes by RBAC alone: what an administrator of a group may do beside it does not count. `trusted`: logins that
-        act for everybody, such as Muster's own controllers on a real cluster."""
+        act for everybody, such as Muster's own controllers on a real cluster. `judges_logins`: not where the store does, which
+        also knows of writes in flight (`unique_rules`)."""
         self._people = people
         self._allows = allows
+        self._judges_logins = judges_logins
         self._whose = WhoseWork(people, allows, trusted=trusted)
 
     # -- judging -------------------------------------------------------------------------------------------------------------
@@ -170,8 +173,7 @@ class SubmissionLimits(Hook):
             return  # the schema says so
         if request.old is not None and request.old.get("spec") == raw.get("spec"):
             return
-        if isinstance(view, User):
-            self._check_names(request, view)
+        will_be_refused = isinstance(view, User) and self._check_names(request, view)
         parent = "" if isinstance(view, User) else view.spec.parent
         if parent and parent not in (people.queues if kind == "Queue" else people.groups):
             request.warn(f"spec.parent: there is no {kind} {parent!r} yet; until there is, it stands by itself")
@@ -184,7 +186,7 @@ class SubmissionLimits(Hook):
             is_place = problems[0].startswith(("spec.parent", "spec.group"))
             code = Reason.PARENT_CYCLE if is_place else Reason.DIVISION_EXCEEDED
             raise refused(request, f"{code.value}: {'; '.join(problems[:_NAMED_MAX])}")
-        if not request.dry_run:
+        if not request.dry_run and not will_be_refused:
             people.promise_account(node)
 
     def _check_deletion(self, request: AdmissionRequest) -> None:
@@ -207,15 +209,16 @@ class SubmissionLimits(Hook):
                 + first.get(request.resource.kind, ""),
             )
 
-    def _check_names(self, request: AdmissionRequest, user: User) -> None:
+    def _check_names(self, request: AdmissionRequest, user: User) -> bool:
+        """Whether the store will have something against a login, as things are now."""
         if len(request.name) > 63:
             raise refused(request, "metadata.name: a user's name is a label of its work, and has at most 63 characters")
         taken = self._people.login_conflict(request.name, user)
-        if taken:
-            other = self._people.user_of(taken)
-            raise refused(request, f"spec.usernames: {taken!r} is User {other} already; a login stands for one user")
+        if taken and self._judges_logins:
+            raise refused(request, login_refusal(taken, self._people.user_of(taken)))
         if user.spec.group not in self._people.groups:
             request.warn(f"spec.group: there is no UserGroup {user.spec.group!r} yet; until there is, only its own limits hold")
+        return bool(taken)
 
     async def _check_administrator(self, request: AdmissionRequest) -> None:
         """Who manages all users may do everything; others what their groups' administration allows."""

@@ -4,7 +4,6 @@ Fed from the store as it changes (`memory`), so that a node that was deleted a m
 
     joined      the certificates that a Node's annotation `muster.dev/joined` lists; deleting the Node takes them away
     domains     the parties that exist, by uid: a node's certificate ends with the party that it was made for
-    ranges      the pod addresses (`spec.podCIDR`) that each Node has
     pods        (namespace, name) by node, kept without decoding anything
     named       the Secrets and ConfigMaps that a pod names, found out when a node first asks, and kept while the pod is there
 
@@ -22,7 +21,6 @@ import msgspec
 
 from muster.objects.labels import Muster
 from muster.objects.meta import annotations_of, name_of, uid_of
-from muster.objects.rules.report import obj
 from muster.objects.status import Cause, NotFound, Raw, Unauthorized
 from muster.store.embedded import EmbeddedStore
 from muster.store.embedded.records import Key, Record
@@ -94,7 +92,6 @@ class NodeIndex:
     def __init__(self, store: EmbeddedStore) -> None:
         self._store = store
         self._joined: dict[str, Joined] = {}
-        self._ranges: dict[str, tuple[Network, ...]] = {}
         self._domains: dict[str, str] = {}
         self._node_of: dict[Key, str] = {}
         self._pods: dict[str, set[Key]] = {}
@@ -107,9 +104,6 @@ class NodeIndex:
 
     def apply_node(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         name = name_of(raw)
-        self._ranges.pop(name, None)
-        if not deleted and (ranges := ranges_of(obj(raw, "spec"))):
-            self._ranges[name] = ranges
         before, now = self._joined.get(name), None if deleted else joined_of(raw)
         if now == before:
             return
@@ -155,11 +149,6 @@ class NodeIndex:
 
     def joined(self, node: str) -> Joined | None:
         return self._joined.get(node)
-
-    def neighbour_in(self, network: Network, node: str) -> str:
-        """Another node than this one that has pod addresses in the range; "" when there is none."""
-        taken = ((name, one) for name, ranges in self._ranges.items() for one in ranges if name != node)
-        return next((name for name, one in taken if one.version == network.version and one.overlaps(network)), "")
 
     def domain_uid(self, domain: str) -> str:
         return self._domains.get(domain, "")

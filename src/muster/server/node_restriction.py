@@ -93,7 +93,7 @@ class NodeRestriction(Hook):
 
     def _check_range(self, request: AdmissionRequest, node: str, new: Raw, old: Raw) -> None:
         """A node that has no pod addresses may take some: others route to it what is sent there, so only such as are meant for
-        pods, and are nobody's."""
+        pods, and are nobody's (which `unique_rules` sees to)."""
         if all(new.get(key) == old.get(key) for key in _RANGE_SPEC):
             return
         wanted, ranges = new.get("podCIDR"), ranges_of(new)
@@ -112,8 +112,6 @@ class NodeRestriction(Hook):
         ):
             inside = f"not a part of {whole}, which is for pods" if whole is not None else "a node may not change it"
             raise refused(request, f"{where}: {inside}; leave it out, or {may}")
-        if other := self._nodes.neighbour_in(network, node):
-            raise refused(request, f"{where}: node {other} has addresses in it; choose another, or leave it out")
 
     # --- events
 

@@ -44,6 +44,11 @@ PROMISE_S: Final = 10.0
 _VIEWS: Final[Mapping[str, type[User] | type[UserGroup] | type[Queue]]] = {"User": User, "UserGroup": UserGroup, "Queue": Queue}
 
 
+def login_refusal(login: str, other: str) -> str:
+    """What whoever wants that login for a User is told, which another one has."""
+    return f"spec.usernames: {login!r} is User {other} already; a login stands for one user"
+
+
 class People:
     """See the module."""
 

@@ -18,12 +18,12 @@ from muster.objects.quota_book import Book, Entry
 from muster.objects.resource_quotas import QUOTAS, Amounts, Quota, counted, counted_json, kind_of
 from muster.objects.rules.report import obj
 from muster.objects.status import Forbidden, Raw
-from muster.server.admission import Hook
+from muster.server.admission import Hook, refused_object
 from muster.server.logs import logger
 from muster.server.upkeep import Upkeep
 from muster.store.contract import EventType
 from muster.store.embedded import EmbeddedStore
-from muster.store.embedded.admission import AdmissionRequest, Charge, Note
+from muster.store.embedded.admission import Actor, AdmissionRequest, Charge, Note
 from muster.store.embedded.core import Change
 from muster.store.embedded.records import Key
 
@@ -51,7 +51,7 @@ class Quotas(Upkeep):
 
     # -- deciding ------------------------------------------------------------------------------------------------------------
 
-    def charge(self, changes: Sequence[Change]) -> Charge | None:
+    def charge(self, changes: Sequence[Change], actor: Actor | None) -> Charge | None:
         concerned: dict[str, list[Change]] = {}
         for change in changes:
             if change.key[0] in self._books or change.collection.id == QUOTAS:
@@ -217,11 +217,7 @@ def _reporting(hard: Amounts, used: Amounts) -> Callable[[Raw], Raw | None]:
 
 
 def _refused(changes: Sequence[Change], entry: Entry | None, why: str) -> Forbidden:
-    """Forbidden, worded as Kubernetes words it."""
     about = next(
         change for change in changes if entry is None or (change.collection.id, change.key[1]) == (entry.kind, entry.name)
     )
-    resource, name = about.resource, about.key[1]
-    return Forbidden(
-        f'{resource.qualified} "{name}" is forbidden: {why}', kind=resource.plural, group=resource.group, name=name
-    )
+    return refused_object(about.resource, about.key[1], why)

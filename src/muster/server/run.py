@@ -66,6 +66,8 @@ from muster.server.routes import Routes
 from muster.server.subresources import Subresources
 from muster.server.token_keys import IssuerDiscovery, TokenKeys
 from muster.server.tokens import TOKEN_PREFIX, TokenRefused, new_token, token_hash
+from muster.server.unique_keys import UniqueKeys
+from muster.server.unique_rules import RULES
 from muster.server.user_access import UserAccess
 from muster.server.webhook_metrics import WebhookMetrics
 from muster.server.webhook_services import resolver
@@ -192,8 +194,9 @@ class Server:
         webhooks = self._webhooks(Admissions(hooks.hooks))
         hooks.hooks += [
             # The last to judge: what it accepts counts from then on.
-            SubmissionLimits(self.memory.people, access_review.by_rbac(Authorizer(self.memory.rbac))),
+            SubmissionLimits(self.memory.people, access_review.by_rbac(Authorizer(self.memory.rbac)), judges_logins=False),
         ]
+        UniqueKeys(self.store, RULES).start()
         await bootstrap(self.store)
         token = await self._admin_token()
         self._keeper = Keeper(self.store, self.memory.rbac, self._ca_text)

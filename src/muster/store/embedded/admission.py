@@ -107,14 +107,17 @@ class Charge(msgspec.Struct, frozen=True):
 
 
 class Accounts(Protocol):
-    """Counts what is there, writes in flight included, and refuses what would be too much.
+    """Knows what is there, writes in flight included, and refuses what would be too much, or somebody else's already.
 
     Asked about all changes of a transaction together, after hooks, and in the same turn of the loop in which they are
     submitted: between `charge` and `Charge.staged` nothing else changes, so two writes can't both take the last place.
     """
 
-    def charge(self, changes: Sequence[Change]) -> Charge | None:
-        """None where nothing counts. Raises ApiError to refuse all of them. What is tried only (dry run) is never staged."""
+    def charge(self, changes: Sequence[Change], actor: Actor | None) -> Charge | None:
+        """None where nothing counts. Raises ApiError to refuse all of them. What is tried only (dry run) is never staged.
+
+        `actor` is whose write it is; None for Muster itself, in the same process.
+        """
         ...
 
     def dropped(self, changed: Sequence[tuple[str, Key]]) -> None:

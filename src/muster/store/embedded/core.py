@@ -174,11 +174,11 @@ class Core:
     # --- writing -------------------------------------------------------------------------------------------------
 
     def submit(
-        self, changes: Sequence[Change], staged: Callable[[], None] | None = None
+        self, changes: Sequence[Change], staged: Sequence[Callable[[], None]] = ()
     ) -> tuple[list[Record], asyncio.Future[None]]:
         """Give `changes` their versions and send them to disk together. Await the future before answering anyone.
 
-        `staged` is called once they are pending: nothing can hinder them any more but the disk.
+        `staged` are called once they are pending: nothing can hinder them any more but the disk.
         Raises, with nothing changed, when the store is closed or too busy, or an object is too large.
         """
         self.check_open()
@@ -205,8 +205,8 @@ class Core:
         for collection, event in events:
             after = None if event.type is EventType.DELETED else event.record
             collection.pending[event.record.key] = (event.rv, after)
-        if staged is not None:
-            staged()
+        for note in staged:
+            note()
         self._in_flight.append(unit)
         self._in_flight_bytes += unit.size_bytes
         self.committer.submit(unit)

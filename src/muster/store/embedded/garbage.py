@@ -301,7 +301,7 @@ class GarbageCollector:
             ]
 
         try:
-            await self._writes.run(build)
+            await self._writes.run(build, actor=actor)
         except (NotFound, Conflict):
             return
 

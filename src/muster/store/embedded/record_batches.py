@@ -107,7 +107,7 @@ class RecordBatches(RecordReads, RecordWrites):
                 txn.keep_drafts()
             return results
 
-        records = await self._writes.run(build, dry_run=options.dry_run) if operations else []
+        records = await self._run(build, context) if operations else []
         return [in_version(r, operation.resource) for r, operation in zip(records, operations, strict=True)]
 
     async def _operate(self, txn: Transaction, operation: Operation, context: WriteContext) -> Result:

@@ -163,8 +163,9 @@ class RecordStore(RecordBatches, RecordSubresources):
         self._shaper.body_admission = admission
 
     def keep_accounts(self, accounts: Accounts) -> None:
-        """From now on `accounts` has a say in every write. For whoever starts the server, before it serves."""
-        self._writes.accounts = accounts
+        """From now on `accounts` have a say in every write, after those that have it already. For whoever starts the server,
+        before it serves."""
+        self._writes.accounts += (accounts,)
         self._core.on_dropped.append(accounts.dropped)
 
     @property

@@ -49,7 +49,7 @@ class RecordSubresources(RecordReads, RecordWrites):
         async def build(txn: Transaction) -> Sequence[Result]:
             return [await self._bindings.bind(txn, pod, namespace, node, context, uid=uid, annotations=annotations)]
 
-        await self._writes.run(build, dry_run=options.dry_run)
+        await self._run(build, context)
 
     async def bind_many(
         self, bindings: Sequence[Binding], *, options: WriteOptions = DEFAULT_WRITE, actor: Actor | None = None
@@ -91,7 +91,7 @@ class RecordSubresources(RecordReads, RecordWrites):
             return results
 
         try:
-            await self._writes.run(build, dry_run=context.options.dry_run)
+            await self._run(build, context)
         except RequestEntityTooLarge as error:
             # One of them is, and nothing was written.
             if len(bindings) == 1:
@@ -117,7 +117,7 @@ class RecordSubresources(RecordReads, RecordWrites):
         async def build(txn: Transaction) -> Sequence[Result]:
             return await self._evictions.evict(txn, pod, namespace, context, grace_period_s=grace_period_s, uid=uid)
 
-        await self._writes.run(build, dry_run=dry_run)
+        await self._run(build, context)
 
     async def get_scale(self, resource: Resource, name: str, namespace: str | None = None) -> Raw:
         """The object's `autoscaling/v1 Scale`. NotFound for kinds that have none."""
@@ -141,6 +141,6 @@ class RecordSubresources(RecordReads, RecordWrites):
         record = await self._one(
             resource,
             lambda txn: self._scales.put(txn, resource, scale, context, namespace=namespace, name=name, is_applied=is_applied),
-            dry_run=options.dry_run,
+            context,
         )
         return scale_of(resource, record)

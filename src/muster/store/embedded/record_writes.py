@@ -22,7 +22,7 @@ from muster.store.embedded.records import Record
 from muster.store.embedded.selection import in_version
 from muster.store.embedded.transaction import Result, Transaction
 from muster.store.embedded.updates import Updates
-from muster.store.embedded.writes import Writes
+from muster.store.embedded.writes import Build, Writes
 
 Step = Callable[[Transaction], Awaitable[Result]]
 
@@ -34,12 +34,15 @@ class RecordWrites:
     _deletes: Deletes
     _writes: Writes
 
-    async def _one(self, resource: Resource, step: Step, *, dry_run: bool = False) -> Record:
+    async def _one(self, resource: Resource, step: Step, context: WriteContext) -> Record:
         async def build(transaction: Transaction) -> Sequence[Result]:
             return [await step(transaction)]
 
-        (record,) = await self._writes.run(build, dry_run=dry_run)
+        (record,) = await self._run(build, context)
         return in_version(record, resource)
+
+    def _run(self, build: Build, context: WriteContext) -> Awaitable[list[Record]]:
+        return self._writes.run(build, dry_run=context.options.dry_run, actor=context.actor)
 
     async def create_record(
         self,
@@ -54,9 +57,7 @@ class RecordWrites:
     ) -> Record:
         """`turn`, here and in the other writes, is awaited between the steps of a large object; others run then in any case."""
         context = WriteContext(options, actor, warnings, turn)
-        return await self._one(
-            resource, lambda txn: self._creates.create(txn, resource, obj, namespace, context), dry_run=options.dry_run
-        )
+        return await self._one(resource, lambda txn: self._creates.create(txn, resource, obj, namespace, context), context)
 
     async def update_record(
         self,
@@ -78,7 +79,7 @@ class RecordWrites:
             lambda txn: self._updates.update(
                 txn, resource, obj, namespace, context, subresource=subresource, version_required=version_required
             ),
-            dry_run=options.dry_run,
+            context,
         )
 
     async def patch_record(
@@ -101,7 +102,7 @@ class RecordWrites:
             lambda txn: self._patches.patch(
                 txn, resource, name, patch, context, namespace=namespace, patch_type=patch_type, subresource=subresource
             ),
-            dry_run=options.dry_run,
+            context,
         )
 
     async def amend(self, resource: Resource, name: str, namespace: str | None, change: Callable[[Raw], Raw | None]) -> None:
@@ -143,5 +144,5 @@ class RecordWrites:
                 grace_period_s=grace_period_s,
                 preconditions=preconditions,
             ),
-            dry_run=options.dry_run,
+            context,
         )

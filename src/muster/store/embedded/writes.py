@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from muster.objects.status import AlreadyExists, ApiError, BadRequest, ServiceUnavailable
-from muster.store.embedded.admission import Accounts
+from muster.store.embedded.admission import Accounts, Actor, Charge
 from muster.store.embedded.core import Core, encoded
 from muster.store.embedded.custom import CRD_ID
 from muster.store.embedded.records import Record
@@ -35,9 +35,10 @@ class Writes:
         self._registry = registry
         self._updates = updates
         self._definitions = core.collection(CRD_ID)
-        self.accounts: Accounts | None = None
+        self.accounts: tuple[Accounts, ...] = ()
+        """All are asked about every transaction."""
 
-    async def run(self, build: Build, *, dry_run: bool = False) -> list[Record]:
+    async def run(self, build: Build, *, dry_run: bool = False, actor: Actor | None = None) -> list[Record]:
         """Build, submit, wait for the disk. One record per result, in the stored version."""
         core = self._core
         core.check_open()
@@ -55,14 +56,15 @@ class Writes:
                 raise BadRequest("the object is nested too deeply; flatten it") from None
             if transaction.is_stale or self._registry.revision != kinds:
                 continue
-            changes, charge = transaction.changes, None
+            changes = transaction.changes
+            charges: list[Charge] = []
             pending = self._definitions.pending
             if pending and not dry_run and any(("", one.collection.id) in pending for one in changes):
                 await core.settle()  # what it has to look like is being changed: it is shaped by that then
                 continue
-            if self.accounts is not None and changes:
+            if changes:
                 try:
-                    charge = self.accounts.charge(changes)
+                    charges = [one for accounts in self.accounts if (one := accounts.charge(changes, actor)) is not None]
                 except ApiError:
                     if not await core.settle():
                         continue
@@ -71,9 +73,10 @@ class Writes:
                 if not await transaction.is_founded():
                     continue
                 return [self._unstored(result) for result in results]
-            for resource, key, change in charge.notes if charge is not None else ():
-                self._updates.modify(transaction, resource, key, change)
-            records, committed = core.submit(changes, charge.staged if charge is not None else None)
+            for charge in charges:
+                for resource, key, change in charge.notes:
+                    self._updates.modify(transaction, resource, key, change)
+            records, committed = core.submit(changes, [charge.staged for charge in charges])
             if committed.done():
                 # Committed on the loop itself. A write is a place where others get to run, whichever way it is done.
                 await asyncio.sleep(0)
