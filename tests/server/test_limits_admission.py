@@ -464,6 +464,23 @@ def test_what_others_may_not_change(server: RunningServer, login: str, path: str
     assert said in reply.message
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        pytest.param("finalizers", ["example.com/stays"], id="keep it from being deleted"),
+        pytest.param(
+            "ownerReferences",
+            [{"apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": "7"}],
+            id="have it deleted with an owner that is not there",
+        ),
+    ],
+)
+def test_an_administrator_has_no_say_in_what_is_deleted(server: RunningServer, field: str, value: list[Any]) -> None:
+    reply = as_user(server, "gil", "PATCH", f"{MUSTER}/users/ann", {"metadata": {field: value}}, **MERGE)
+    assert reply.code == 403
+    assert f"metadata.{field}: an administrator of the group above may not change this" in reply.message
+
+
 def test_circles_and_groups_with_users(server: RunningServer) -> None:
     circle = patch(server, "admin", "usergroups/lab", {"parent": "team"})
     assert circle.code == 403
