@@ -529,6 +529,30 @@ def test_who_sees_and_stops_whose_work(server: RunningServer) -> None:
     assert as_user(server, ANN, "GET", f"{MUSTER}/users/bob").code == 403
 
 
+def test_a_name_shows_nothing_of_others_who_had_it(server: RunningServer) -> None:
+    """Before and after it is one's own: by an old version, and in a watch that goes on."""
+    server.create(f"{MUSTER}/users", named("User", "eve", group="lab"))
+    old = submit(server, ANN, job("x")).json["metadata"]["resourceVersion"]
+    assert as_user(server, ANN, "DELETE", f"{JOBS}/x").code == 200
+    assert submit(server, "eve", job("x")).code == 201
+    one = f"{JOBS}?fieldSelector=metadata.name%3Dx"
+    past = as_user(server, "eve", "GET", f"{one}&resourceVersion={old}&resourceVersionMatch=Exact")
+    assert (past.code, past.json["items"]) == (200, [])
+    assert len(as_user(server, "eve", "GET", one).json["items"]) == 1
+    headers = {"Impersonate-User": "eve", "Impersonate-Group": "people"}
+    with server.watch(f"{one}&resourceVersion={old}", headers=headers) as watch:
+        seen = [watch.next()]
+        for login in ("eve", ANN):
+            assert as_user(server, login, "DELETE", f"{JOBS}/x").code == 200
+            assert submit(server, ANN if login == "eve" else "eve", job("x")).code == 201
+        seen += [watch.next(), watch.next()]
+    assert [(event["type"], event["object"]["spec"]["user"]) for event in seen] == [
+        ("ADDED", "eve"),
+        ("DELETED", "eve"),
+        ("ADDED", "eve"),
+    ]
+
+
 def test_everybody_who_submits_sees_what_there_is_and_by_what_it_is_given(server: RunningServer) -> None:
     for plural in ("nodepools", "schedulingpolicies"):
         assert as_user(server, ANN, "GET", f"{MUSTER}/{plural}").code == 200

@@ -257,7 +257,7 @@ class GarbageCollector:
         if record is None or not record.deleting or resource is None or FINALIZER_CLEANUP not in record.finalizers:
             return
         item = Item(CRD_ID, record.key, record.uid)
-        # A definition of a kind that is served anyway defines nothing, whoever gave it the finalizer: the objects are not its own.
+        # A definition of a kind that is served anyway defines nothing, whoever gave it the finalizer: the objects stay.
         kind = None if self._registry.is_built_in(crd_name) else self._resource(crd_name)
         if kind is not None:
             collection = self._core.collections[crd_name]
