@@ -245,6 +245,25 @@ def test_impersonation(server: RunningServer, namespace: str) -> None:
 # --- escalation
 
 
+def test_a_label_on_an_aggregated_role_is_no_way_up(server: RunningServer, namespace: str) -> None:
+    """Its own rules may be empty: what counts is what it takes in, which another one would take in from it."""
+    token = server.user(f"labels-{namespace}")
+    own = _rule("clusterroles", "get update patch create", "rbac.authorization.k8s.io")
+    server.create(f"{_RBAC}/clusterroles", _role(f"labels-{namespace}", own))
+    for role in (f"labels-{namespace}", "view"):
+        binding = _binding(f"{role}-{namespace}", role, f"labels-{namespace}", "ClusterRole")
+        server.create(f"{_RBAC}/clusterrolebindings", binding)
+    label = {"rbac.authorization.k8s.io/aggregate-to-view": "true"}
+    merge = {"content-type": "application/merge-patch+json"}
+    for patch in ({"metadata": {"labels": label}}, {"metadata": {"labels": label}, "rules": []}, {"aggregationRule": None}):
+        refused = server.request("PATCH", f"{_RBAC}/clusterroles/edit", patch, token=token, headers=merge)
+        assert refused.code == 403, patch
+        assert "not currently held" in refused.message
+    assert server.request("GET", f"/api/v1/namespaces/{namespace}/secrets", token=token).code == 403
+    note = {"metadata": {"annotations": {f"example.com/{namespace}": "seen"}}}
+    assert server.request("PATCH", f"{_RBAC}/clusterroles/edit", note, token=token, headers=merge).code == 200
+
+
 def test_nobody_grants_what_they_do_not_have(server: RunningServer, namespace: str) -> None:
     roles, bindings = f"{_RBAC}/namespaces/{namespace}/roles", f"{_RBAC}/namespaces/{namespace}/rolebindings"
     own = _rule("roles rolebindings", "*", "rbac.authorization.k8s.io")

@@ -24,6 +24,7 @@ GRANTS = {
     "rules": [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"], "resourceNames": ["waits"]},
         {"apiGroups": ["scheduling.koordinator.sh"], "resources": ["scheduleexplanations"], "verbs": ["create"]},
+        {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get"]},
     ],
 }
 BINDING = {
@@ -51,7 +52,7 @@ def explaining(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServ
     ENGINES[:] = [engine]
 
     def prepare(server: Server) -> None:
-        server.extra_routes += Explaining(lambda: ENGINES[0] if ENGINES else None, lambda: server.store.catalog).routes()
+        server.extra_routes += Explaining(lambda: ENGINES[0] if ENGINES else None, lambda: server.store).routes()
 
     with running(tmp_path_factory.mktemp("explaining"), prepare=prepare) as made:
         path = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
@@ -119,3 +120,15 @@ def test_while_no_scheduler_runs(explaining: RunningServer) -> None:
         assert explaining.request("GET", f"{PATH}/Pod/default/waits").code == 503
     finally:
         ENGINES[:] = kept
+
+
+def test_a_kind_of_the_same_name_in_another_group_is_no_way_around(explaining: RunningServer) -> None:
+    """The scheduler knows pods by the kind and name of what made them: of two kinds `Job`, one may be read."""
+    asked, ann = f"{PATH}/jobs.batch/default/train", {"Impersonate-User": "ann"}
+    assert explaining.request("GET", asked, headers=ann).code == 404, "hers to ask, and there is none"
+    spec = {"roles": [{"name": "w", "command": ["x"]}]}
+    explaining.create("/apis/muster.dev/v1alpha1/namespaces/default/jobs", {"metadata": {"name": "train"}, "spec": spec})
+    refused = explaining.request("GET", asked, headers=ann)
+    assert refused.code == 403
+    assert 'jobs.muster.dev "train" is forbidden' in refused.message
+    assert explaining.request("GET", asked).code == 404, "of an administrator: the scheduler knows no pod of it"

@@ -464,6 +464,23 @@ def test_what_others_may_not_change(server: RunningServer, login: str, path: str
     assert said in reply.message
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        pytest.param("finalizers", ["example.com/stays"], id="keep it from being deleted"),
+        pytest.param(
+            "ownerReferences",
+            [{"apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": "7"}],
+            id="have it deleted with an owner that is not there",
+        ),
+    ],
+)
+def test_an_administrator_has_no_say_in_what_is_deleted(server: RunningServer, field: str, value: list[Any]) -> None:
+    reply = as_user(server, "gil", "PATCH", f"{MUSTER}/users/ann", {"metadata": {field: value}}, **MERGE)
+    assert reply.code == 403
+    assert f"metadata.{field}: an administrator of the group above may not change this" in reply.message
+
+
 def test_circles_and_groups_with_users(server: RunningServer) -> None:
     circle = patch(server, "admin", "usergroups/lab", {"parent": "team"})
     assert circle.code == 403
@@ -510,6 +527,30 @@ def test_who_sees_and_stops_whose_work(server: RunningServer) -> None:
     assert as_user(server, ANN, "GET", f"{MUSTER}/usergroups/lab").code == 200
     assert as_user(server, ANN, "GET", f"{MUSTER}/queues").code == 200
     assert as_user(server, ANN, "GET", f"{MUSTER}/users/bob").code == 403
+
+
+def test_a_name_shows_nothing_of_others_who_had_it(server: RunningServer) -> None:
+    """Before and after it is one's own: by an old version, and in a watch that goes on."""
+    server.create(f"{MUSTER}/users", named("User", "eve", group="lab"))
+    old = submit(server, ANN, job("x")).json["metadata"]["resourceVersion"]
+    assert as_user(server, ANN, "DELETE", f"{JOBS}/x").code == 200
+    assert submit(server, "eve", job("x")).code == 201
+    one = f"{JOBS}?fieldSelector=metadata.name%3Dx"
+    past = as_user(server, "eve", "GET", f"{one}&resourceVersion={old}&resourceVersionMatch=Exact")
+    assert (past.code, past.json["items"]) == (200, [])
+    assert len(as_user(server, "eve", "GET", one).json["items"]) == 1
+    headers = {"Impersonate-User": "eve", "Impersonate-Group": "people"}
+    with server.watch(f"{one}&resourceVersion={old}", headers=headers) as watch:
+        seen = [watch.next()]
+        for login in ("eve", ANN):
+            assert as_user(server, login, "DELETE", f"{JOBS}/x").code == 200
+            assert submit(server, ANN if login == "eve" else "eve", job("x")).code == 201
+        seen += [watch.next(), watch.next()]
+    assert [(event["type"], event["object"]["spec"]["user"]) for event in seen] == [
+        ("ADDED", "eve"),
+        ("DELETED", "eve"),
+        ("ADDED", "eve"),
+    ]
 
 
 def test_everybody_who_submits_sees_what_there_is_and_by_what_it_is_given(server: RunningServer) -> None:

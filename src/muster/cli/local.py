@@ -159,7 +159,7 @@ class Local:
 
         self.server.extra_hooks += [AccountedPods(allows=self._allows), Unattended()]
         self.server.checks["controllers"] = self._controllers_check
-        self.server.extra_routes += Explaining(self._engine, lambda: self.server.store.catalog, self._image).routes()
+        self.server.extra_routes += Explaining(self._engine, lambda: self.server.store, self._image).routes()
         turns = Turns()
         self.server.extra_routes += Queueing(self._engine, turns).routes()
         self.server.extra_routes += Forecasting(self._engine, self._image, turns).routes()

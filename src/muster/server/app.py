@@ -136,6 +136,7 @@ class App:
         told["authorization.k8s.io/decision"], told["authorization.k8s.io/reason"] = "forbid", ""
         decision = self._authorizer.require(actor.user, actor.groups, exchange.info)
         told["authorization.k8s.io/decision"], told["authorization.k8s.io/reason"] = "allow", decision.reason
+        exchange.only = decision.only
 
     def _read_url(self, exchange: Exchange, scope: Scope) -> None:
         if len(scope["query_string"]) > self._limits.query_bytes_max:
@@ -194,6 +195,7 @@ class App:
             turn=functools.partial(self._flow.turn, exchange.whose, PIECE_COST),
             pace=functools.partial(self.answering.pace, exchange, scope),
             client=exchange.address,
+            only=exchange.only,
         )
         request.notes = exchange.notes  # also of requests that are refused
         NOTES.set(exchange.notes)

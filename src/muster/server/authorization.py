@@ -49,6 +49,8 @@ class Grant(msgspec.Struct, frozen=True):
 class Decision(msgspec.Struct, frozen=True):
     allowed: bool
     reason: str = ""
+    only: str = ""
+    """A label selector: of what a list or a watch finds, only this is allowed."""
 
 
 Opinion = Callable[[str, Sequence[str], Attributes], Decision | None]
@@ -182,14 +184,16 @@ class Authorizer:
     def decide(self, user: str, groups: Sequence[str], asked: Attributes) -> Decision:
         if MASTERS in groups:
             return Decision(True)
+        narrow: Decision | None = None
         for other in self._others:
             decision = other(user, groups, asked)
-            if decision is not None:
+            if decision is not None and not decision.only:
                 return decision
+            narrow = narrow or decision
         for grant in self.index.grants(user, groups, asked.namespace if asked.is_resource else ""):
             if any(rule.allows(asked) for rule in grant.rules):
                 return Decision(True, f"RBAC: allowed by {grant.source}")
-        return Decision(False)
+        return narrow or Decision(False)
 
     def rules_len(self, user: str, groups: Sequence[str], namespace: str) -> int:
         """How many rules a decision there may have to look at."""

@@ -1,8 +1,9 @@
 """Nobody can give away what they do not have: the checks on writes to roles and bindings, and to the Secrets that make tokens.
 
 An admission hook, so it sees the object as it would be stored, whatever kind of write led to it. A role may grant only what its
-author holds in that scope, unless they have the verb `escalate` on it; a binding may only refer to a role whose rules its
-author holds, unless they have `bind` on that role. Muster itself (no actor) and `system:masters` are not checked.
+author holds in that scope, unless they have the verb `escalate` on it, and whoever writes an aggregated one must hold
+everything; a binding may only refer to a role whose rules its author holds, unless they have `bind` on that role. Muster itself
+(no actor) and `system:masters` are not checked.
 
 Whoever makes a token for a user can act as that user, so it needs the permission to impersonate them.
 
@@ -61,8 +62,10 @@ class EscalationCheck:
         if self._may(actor, "escalate", plural, request.namespace, request.name):
             return
         wanted: list[Rule] = list(rules_of(role))
-        if role.get("aggregationRule") and role.get("aggregationRule") != (request.old or {}).get("aggregationRule"):
-            wanted = [_EVERYTHING, _EVERY_URL]  # what the labels will select is not known in advance
+        if role.get("aggregationRule") or (request.old or {}).get("aggregationRule"):
+            # Its own rules say nothing: it grants what its labels select, of which nothing is known in advance; and by a label
+            # of its own another one takes all of that in.
+            wanted = [_EVERYTHING, _EVERY_URL]
         self._require(request, actor, wanted, request.namespace)
 
     def _check_binding(self, request: AdmissionRequest, actor: Actor, binding: Raw) -> None:

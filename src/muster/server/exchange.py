@@ -100,6 +100,7 @@ class Request:
         turn: Turn,
         pace: Turn,
         client: str = "",
+        only: str = "",
     ) -> None:
         self.method = method
         self.info = info
@@ -112,6 +113,8 @@ class Request:
         self.pace = pace
         """Of a stream: waits until the client has read enough of what it was sent, and then for a turn."""
         self.client = client
+        self.only = only
+        """A label selector: lists and watches find no more than this, whatever else they ask for."""
         self.warnings: list[str] = []
         self.notes: dict[str, str] = {}
         self._body = body

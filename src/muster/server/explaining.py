@@ -7,7 +7,8 @@
 `?nodes=N` shows so many nodes one by one. The answer is `{"items": [...]}`, one item for each unit.
 
 Everybody who is authenticated may knock (role `system:basic-user`); then it takes `get` on the work that is asked about, or
-`create` on scheduleexplanations in the namespace for a manifest. Nothing is stored.
+`create` on scheduleexplanations in the namespace for a manifest. The scheduler knows work by kind and name, whatever its group:
+where two groups have a kind of that name (`Job`), and both an object of that name, it takes `get` on both. Nothing is stored.
 
 Concurrency: on the event loop that the scheduler also uses, between two of its steps. See `asking` for what a body may be.
 """
@@ -26,27 +27,28 @@ from muster.engine.answers import UnknownWork, answers
 from muster.engine.hypothetical import ManifestError
 from muster.engine.machine import Engine
 from muster.objects.bandwidth_demands import FindImage
-from muster.objects.catalog import Catalog
-from muster.objects.status import BadRequest, Cause, Invalid, NotFound
+from muster.objects.resources import Resource
+from muster.objects.status import ApiError, BadRequest, Cause, Invalid, NotFound
 from muster.server.asking import answer_json, number_asked, object_of, read_body, require, running
 from muster.server.rbac import Attributes
+from muster.store.embedded import EmbeddedStore
 
 PATH: Final = "/muster/v1/explain"
 _GROUP, _KINDS = "scheduling.koordinator.sh", "scheduleexplanations"
 
 
 class Explaining:
-    """`engine` gives the scheduler's engine, None while it does not run; `catalog` the kinds that are served; `find_image` the
-    AppImages that manifests name."""
+    """`engine` gives the scheduler's engine, None while it does not run; `store` the kinds and objects that there are;
+    `find_image` the AppImages that manifests name."""
 
     def __init__(
         self,
         engine: Callable[[], Engine | None],
-        catalog: Callable[[], Catalog],
+        store: Callable[[], EmbeddedStore],
         find_image: FindImage = lambda name: None,
     ) -> None:
         self._engine = engine
-        self._catalog = catalog
+        self._store = store
         self._find_image = find_image
 
     def routes(self) -> list[BaseRoute]:
@@ -86,12 +88,23 @@ class Explaining:
         return self._answer(question)
 
     def _by_key(self, request: Request, kind: str, namespace: str, name: str) -> Question:
-        resource = self._catalog().find(kind)
+        catalog = self._store().catalog
+        resource = catalog.find(kind)
         if resource is None or not resource.namespaced:
             raise NotFound(f"no kind {kind!r:.100} here that has pods; see muster api-resources")
-        asked = Attributes(verb="get", group=resource.group, resource=resource.plural, namespace=namespace, name=name)
-        require(request, asked)
+        alike = {one.qualified: one for one in catalog.all if one.kind == resource.kind and one.namespaced}
+        for one in alike.values():
+            if one.group == resource.group or self._is_there(one, namespace, name):
+                asked = Attributes(verb="get", group=one.group, resource=one.plural, namespace=namespace, name=name)
+                require(request, asked)
         return Question(key=f"{resource.kind}/{namespace}/{name}", nodes_max=_nodes(request))
+
+    def _is_there(self, resource: Resource, namespace: str, name: str) -> bool:
+        try:
+            self._store().get_record(resource, name, namespace)
+        except ApiError:
+            return False
+        return True
 
     def _answer(self, question: Question) -> Response:
         engine = running(self._engine)

@@ -170,7 +170,7 @@ class ResourceHandlers:
         steps = self._store.list_record_steps(
             resource,
             request.info.namespace or None,
-            label_selector=options.label_selector,
+            label_selector=_both(options.label_selector, request.only),
             field_selector=options.field_selector,
             limit=options.limit,
             continue_token=options.continue_token,
@@ -197,12 +197,12 @@ class ResourceHandlers:
         selector = options.field_selector
         if info.name:
             # The permission was asked for this one object, so whatever else the selector says, no other may be seen.
-            selector = ",".join(filter(None, (selector, str(FieldTerm("metadata.name", info.name)))))
+            selector = _both(selector, str(FieldTerm("metadata.name", info.name)))
         try:
             watcher = self._store.watch_records(
                 resource,
                 info.namespace or None,
-                label_selector=options.label_selector,
+                label_selector=_both(options.label_selector, request.only),
                 field_selector=selector,
                 resource_version=options.resource_version,
                 bookmarks=options.bookmarks,
@@ -425,6 +425,10 @@ def success(details: Mapping[str, Any], form: Form, code: int = 200) -> Response
     status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": dict(details)}
     plain = Form(form.media)
     return Response(code=code, body=encode(status, plain), content_type=plain.content_type)
+
+
+def _both(selector: str, other: str) -> str:
+    return f"{selector},{other}" if selector and other else selector or other
 
 
 def _include(request: Request) -> str:

@@ -36,7 +36,7 @@ from muster.objects.amounts import read_limits, unit_of
 from muster.objects.kinds.muster import User, UserGroup
 from muster.objects.kinds.muster_queues import Queue, QueueAdmission
 from muster.objects.labels import Muster
-from muster.objects.meta import controller_of
+from muster.objects.meta import controller_of, metadata_of
 from muster.objects.reasons import Reason, format_amount
 from muster.objects.selectors import from_label_selector
 from muster.objects.status import Raw
@@ -238,6 +238,9 @@ class SubmissionLimits(Hook):
         field = "group" if kind == "User" else "parent"
         old, new = _spec(request.old), _spec(request.object)
         others = beyond_division(old, new, field)
+        before, after = metadata_of(request.old or {}), metadata_of(request.object or {})
+        # By these something is deleted, or can't be: an administrator of the group makes and deletes none.
+        others += [f"metadata.{name}" for name in ("finalizers", "ownerReferences") if before.get(name) != after.get(name)]
         if others:
             raise refused(request, f"{', '.join(others)}: an administrator of the group above may not change this")
         target = str(new.get(field) or "")

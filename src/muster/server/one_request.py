@@ -35,6 +35,7 @@ class Exchange:
         "is_long",
         "method",
         "notes",
+        "only",
         "query",
         "reason",
         "received_s",
@@ -71,6 +72,8 @@ class Exchange:
         self.notes: dict[str, str] = {}
         """What a route adds to the audit line."""
         self.annotations: dict[str, str] = {}
+        self.only = ""
+        """A label selector, where the permission holds for no more than that."""
         self.telling: Telling | None = None
         """How much the audit log tells about it, once that is known."""
         self.request_body = self.response_body = b""

@@ -13,7 +13,8 @@
 
 Whoever logs in under a name of a User object is that user. A list shows what its selector says, which must say whose:
 `muster.dev/user=ann`, or `muster.dev/user in (ann, bob)`, all of them one's own or administered. So what is listed or watched
-never has to be filtered. Submitting needs a role that allows `create`, such as `muster:submitter`.
+never has to be filtered. A list or watch of one name is narrowed to who has it now: earlier and later, others may have had one
+of that name. Submitting needs a role that allows `create`, such as `muster:submitter`.
 
 For what is not in the table RBAC is asked. Pure but for the picture in memory; on the event loop.
 """
@@ -29,7 +30,8 @@ from muster.server.authorization import Decision
 from muster.server.people import People
 from muster.server.rbac import Attributes
 
-_ALLOWED: Final = Decision(True, "it is the user's own, or of a user whose group it administers")
+_REASON: Final = "it is the user's own, or of a user whose group it administers"
+_ALLOWED: Final = Decision(True, _REASON)
 _WORK: Final = {
     ("muster.dev", "jobs"): "Job",
     ("kuscia.secretflow", "kusciajobs"): "KusciaJob",
@@ -55,7 +57,12 @@ class UserAccess:
         me = self._people.user_of(user)
         if not me or not asked.is_resource:
             return None
-        return _ALLOWED if self._may(me, asked) else None
+        if not self._may(me, asked):
+            return None
+        if asked.name and asked.verb in ("list", "watch") and (kind := _WORK.get((asked.group, asked.resource))):
+            owner = self._people.owner(kind, asked.namespace, asked.name)
+            return Decision(True, _REASON, only=f"{Muster.USER}={owner}")
+        return _ALLOWED
 
     def _may(self, me: str, asked: Attributes) -> bool:
         what = (asked.group, asked.resource)

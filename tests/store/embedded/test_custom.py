@@ -229,6 +229,27 @@ async def test_a_definition_of_a_kind_that_is_built_in_is_kept_and_changes_nothi
     await store.close()
 
 
+async def test_a_definition_of_a_kind_that_is_built_in_takes_no_objects_with_it() -> None:
+    """Whoever sends the finalizer along would have all of them deleted, by the store itself."""
+    store = await open_store()
+    roles = await store.resource("rbac.authorization.k8s.io", "ClusterRole")
+    await store.create(roles, {"metadata": {"name": "there"}, "rules": []})
+    made = definition(kind="ClusterRole", plural="clusterroles", scope="Cluster")
+    made["metadata"] = {
+        "name": roles.qualified,
+        "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
+        "finalizers": ["customresourcecleanup.apiextensions.k8s.io"],
+    }
+    made["spec"]["group"] = roles.group
+    await store.create(CRDS, made)
+    await store.delete(CRDS, roles.qualified)
+    await store.settled()
+    with pytest.raises(NotFound):
+        await store.get(CRDS, roles.qualified)
+    assert (await store.get(roles, "there"))["metadata"]["name"] == "there"
+    await store.close()
+
+
 async def test_unknown_fields_by_validation_mode() -> None:
     store = await with_gadgets()
     gadgets = await store.resource(GROUP, "Gadget")

@@ -103,6 +103,18 @@ async def test_an_owner_in_another_namespace_counts_as_gone() -> None:
     await store.close()
 
 
+async def test_nobody_keeps_an_object_of_another_namespace_by_naming_its_uid() -> None:
+    store = await open_store()
+    await store.create(NAMESPACES, {"metadata": {"name": "other"}})
+    owner = await make(store, "owner", namespace="other")
+    reference = owner_reference(owner, block=True)
+    await store.create(CONFIG_MAPS, config_map("blocker", finalizers=["a.b/c"], ownerReferences=[reference]), "default")
+    await store.delete(CONFIG_MAPS, "owner", "other", propagation="Foreground")
+    await store.settled()
+    assert there(store, "other") == []
+    await store.close()
+
+
 async def test_a_cluster_wide_object_is_not_collected_for_a_namespaced_owner() -> None:
     store = await open_store()
     owner = await make(store, "owner")

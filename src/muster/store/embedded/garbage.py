@@ -209,15 +209,21 @@ class GarbageCollector:
     async def _await_dependents(self, resource: Resource, item: Item) -> None:
         """Foreground deletion: the owner stays until none is left of the dependents that ask it to wait."""
         dependents = self._dependents.of(item.uid)
-        if any(self._blocks(dependent, item.uid) for dependent in dependents):
+        if any(self._blocks(dependent, item) for dependent in dependents):
             for dependent in dependents:
                 self._enqueue(dependent)
         else:
             await self._modify(resource, item, lambda raw: _without_finalizer(raw, FINALIZER_FOREGROUND))
 
-    def _blocks(self, dependent: Item, owner_uid: str) -> bool:
+    def _blocks(self, dependent: Item, waiting: Item) -> bool:
+        """Only what it really owns: whoever knows a uid can write it into a reference anywhere, from another namespace too."""
         record = self._core.collections[dependent.collection_id].records.get(dependent.key)
-        return record is not None and any(owner.uid == owner_uid and owner.block for owner in record.owners)
+        for owner in record.owners if record is not None else ():
+            if owner.uid == waiting.uid and owner.block and record is not None:
+                found = self._dependents.find(record, owner)
+                if found is not None and found[0] is not None and found[0].id == waiting.collection_id:
+                    return True
+        return False
 
     async def _unblock_circle(self, resource: Resource, item: Item) -> None:
         """When something that this object owns waits for its own dependents, they may wait for each other: stop blocking."""
@@ -255,7 +261,8 @@ class GarbageCollector:
         if record is None or not record.deleting or resource is None or FINALIZER_CLEANUP not in record.finalizers:
             return
         item = Item(CRD_ID, record.key, record.uid)
-        kind = self._resource(crd_name)
+        # A definition of a kind that is served anyway defines nothing, whoever gave it the finalizer: the objects stay.
+        kind = None if self._registry.is_built_in(crd_name) else self._resource(crd_name)
         if kind is not None:
             collection = self._core.collections[crd_name]
             await self._delete_all(kind, collection, None)
