@@ -11,7 +11,8 @@ from muster.engine import events as ev
 from muster.engine.machine import Engine
 from muster.engine.plugins.fit import Fit
 from muster.engine.profile import Profile
-from muster.server.explaining import BODY_BYTES_MAX, PATH, Explaining
+from muster.server.asking import BODY_BYTES_MAX
+from muster.server.explaining import PATH, Explaining
 from muster.server.run import Server
 from tests.engine.building import PROFILE, node, pod
 from tests.server.running import RunningServer, running

@@ -9,15 +9,14 @@
 Everybody who is authenticated may knock (role `system:basic-user`); then it takes `get` on the work that is asked about, or
 `create` on scheduleexplanations in the namespace for a manifest. Nothing is stored.
 
-Concurrency: on the event loop that the scheduler also uses, between two of its steps. A body is at most BODY_BYTES_MAX.
+Concurrency: on the event loop that the scheduler also uses, between two of its steps. See `asking` for what a body may be.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -28,15 +27,11 @@ from muster.engine.hypothetical import ManifestError
 from muster.engine.machine import Engine
 from muster.objects.bandwidth_demands import FindImage
 from muster.objects.catalog import Catalog
-from muster.objects.status import BadRequest, Cause, Invalid, NotFound, RequestEntityTooLarge, ServiceUnavailable
-from muster.server.authorization import Authorizer, forbidden
-from muster.server.decoding import decode_json
+from muster.objects.status import BadRequest, Cause, Invalid, NotFound
+from muster.server.asking import answer_json, number_asked, object_of, read_body, require, running
 from muster.server.rbac import Attributes
-from muster.store.embedded.admission import Actor
 
 PATH: Final = "/muster/v1/explain"
-BODY_BYTES_MAX: Final = 128 * 1024
-_DEPTH_MAX: Final = 100
 _GROUP, _KINDS = "scheduling.koordinator.sh", "scheduleexplanations"
 
 
@@ -82,7 +77,12 @@ class Explaining:
         namespace = str(named or body.get("namespace") or "default")
         profile = body.get("profile") if manifest is not body else None
         require(request, Attributes(verb="create", group=_GROUP, resource=_KINDS, namespace=namespace))
-        question = Question(manifest=manifest, namespace=namespace, profile=str(profile or ""), nodes_max=_nodes(request))
+        question = Question(
+            manifest=manifest,
+            namespace=namespace,
+            profile=str(profile or ""),
+            nodes_max=_nodes(request),
+        )
         return self._answer(question)
 
     def _by_key(self, request: Request, kind: str, namespace: str, name: str) -> Question:
@@ -94,46 +94,15 @@ class Explaining:
         return Question(key=f"{resource.kind}/{namespace}/{name}", nodes_max=_nodes(request))
 
     def _answer(self, question: Question) -> Response:
-        engine = self._engine()
-        if engine is None:
-            raise ServiceUnavailable("the scheduler does not run here, or not yet; try again", retry_after_s=1)
+        engine = running(self._engine)
         try:
             found = answers(engine, question, self._find_image)
         except UnknownWork as error:
             raise NotFound(str(error)) from None
         except ManifestError as error:
             raise Invalid(f"the manifest can't be tried: {error}", causes=[Cause(field="", message=str(error))]) from None
-        return Response(msgspec.json.encode({"items": [to_raw(one) for one in found]}), media_type="application/json")
-
-
-def require(request: Request, asked: Attributes) -> None:
-    """Forbidden unless whoever asks may do this."""
-    actor: Actor = request.scope["muster.actor"]
-    authorizer: Authorizer = request.scope["muster.authorizer"]
-    if not authorizer.decide(actor.user, actor.groups, asked).allowed:
-        raise forbidden(actor.user, asked)
+        return answer_json({"items": [to_raw(one) for one in found]})
 
 
 def _nodes(request: Request) -> int:
-    text = request.query_params.get("nodes", str(NODES_SHOWN))
-    if len(text) > len(str(NODES_MAX)) or not text.isascii() or not text.isdecimal() or int(text) > NODES_MAX:
-        raise BadRequest(f"nodes: {text!r:.50} is not a whole number from 0 to {NODES_MAX}")
-    return int(text)
-
-
-async def read_body(request: Request) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > BODY_BYTES_MAX:
-            raise RequestEntityTooLarge(f"the body is larger than {BODY_BYTES_MAX} bytes; ask about less at once")
-        parts.append(chunk)
-    return b"".join(parts)
-
-
-def object_of(body: bytes) -> dict[str, Any]:
-    found = decode_json(body, depth_max=_DEPTH_MAX)
-    if not isinstance(found, dict):
-        raise BadRequest("the body must be a JSON object: a manifest, or {'key': 'KIND/NAMESPACE/NAME'}")
-    return found
+    return number_asked(request, "nodes", NODES_SHOWN, NODES_MAX)

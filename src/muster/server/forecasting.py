@@ -43,8 +43,8 @@ from muster.policy.order import PolicyOrder
 from muster.policy.predict import Prediction
 from muster.policy.refusals import Refusal
 from muster.quota.limits import Breach
-from muster.server.explaining import object_of, read_body, require
-from muster.server.queueing import JOBS_PATH, KINDS
+from muster.server.asking import answer_json, object_of, read_body, require, running, unknown_work, work_asked
+from muster.server.queueing import JOBS_PATH
 from muster.server.rbac import Attributes
 from muster.server.turns import Turns
 
@@ -72,28 +72,22 @@ class Forecasting:
         ]
 
     async def _get(self, request: Request) -> Response:
-        kind = request.query_params.get("kind", "Job")
-        if kind not in KINDS:
-            raise BadRequest(f"kind: {kind!r:.100} does not wait in queues; write one of {', '.join(KINDS)}")
-        namespace, name = request.path_params["namespace"], request.path_params["name"]
-        group, plural = KINDS[kind]
-        require(request, Attributes(verb="get", group=group, resource=plural, namespace=namespace, name=name))
+        key = work_asked(request)
         sizes = _sizes(request.query_params.getlist("gpus"))
-        key = f"{kind}/{namespace}/{name}"
         user = request.scope["muster.actor"].user
 
         def ask(about: Callable[[Engine, PolicyOrder, str], Raw]) -> Raw:
             engine, order = self._asked()
             unit = order.unit_of(key)
             if unit is None:
-                raise NotFound(f"{key}: the scheduler knows no pod of it; check the name, or whether its pods were created yet")
+                raise unknown_work(key)
             return about(engine, order, unit)
 
         answer = await self._turns.take(user, lambda: ask(functools.partial(about_unit, sizes=[])))
         for size in sizes if answer["items"] else ():
             item = functools.partial(_unit_item, size=size)
             answer["items"].append(await self._turns.take(user, lambda item=item: ask(item)))  # type: ignore[misc]
-        return _json(answer)
+        return answer_json(answer)
 
     async def _post(self, request: Request) -> Response:
         body = object_of(await read_body(request))
@@ -115,14 +109,12 @@ class Forecasting:
             for size in sizes:
                 item = functools.partial(_manifest_item, found=found, work=work, size=size)
                 answer["items"].append(await self._turns.take(user, lambda item=item: item(*self._asked())))  # type: ignore[misc]
-            return _json(answer)
+            return answer_json(answer)
         except ManifestError as error:
             raise Invalid(f"the manifest can't be tried: {error}", causes=[Cause(field="", message=str(error))]) from None
 
     def _asked(self) -> tuple[Engine, PolicyOrder]:
-        engine = self._engine()
-        if engine is None:
-            raise ServiceUnavailable("the scheduler does not run here, or not yet; try again", retry_after_s=1)
+        engine = running(self._engine)
         return engine, _order_of(engine)
 
     def forecast(self, engine: Engine, question: Question, sizes: Sequence[str]) -> Raw:
@@ -269,7 +261,3 @@ def _sizes(given: Sequence[object]) -> list[int]:
             raise BadRequest(f"gpus: {text!r:.50} is not a whole number from 1 to {GPUS_MAX}")
         found.append(int(text))
     return found
-
-
-def _json(body: Raw) -> Response:
-    return Response(msgspec.json.encode(body), media_type="application/json")

@@ -24,10 +24,11 @@ from starlette.routing import BaseRoute, Route
 from muster.engine.machine import Engine
 from muster.objects.amounts import amount_text
 from muster.objects.reasons import Holder, Verdict
-from muster.objects.status import BadRequest, NotFound, Raw, ServiceUnavailable
+from muster.objects.status import NotFound, Raw, ServiceUnavailable
 from muster.policy.holders import with_holders
 from muster.policy.places import PLACES_MAX, Line, Place, Places, hidden_to_raw, place_to_raw, places_of
-from muster.server.authorization import Authorizer, forbidden
+from muster.server.asking import KINDS, answer_json, number_asked, require, running, unknown_work, work_asked
+from muster.server.authorization import Authorizer
 from muster.server.rbac import Attributes
 from muster.server.turns import Turns
 from muster.store.embedded.admission import Actor
@@ -36,8 +37,6 @@ QUEUES_PATH: Final = "/muster/v1/queues"
 JOBS_PATH: Final = "/muster/v1/jobs"
 FIRST: Final = 50
 HIDDEN: Final = "(not yours to see)"
-KINDS: Final = {"Job": ("muster.dev", "jobs"), "KusciaTask": ("kuscia.secretflow", "kusciatasks")}
-"""What waits in queues by a name of its own: the group and plural of each kind. Of all else the pods do."""
 
 
 class Queueing:
@@ -55,41 +54,36 @@ class Queueing:
         ]
 
     async def _queues(self, request: Request) -> Response:
-        _require(request, Attributes(verb="list", group="muster.dev", resource="queues"))
+        require(request, Attributes(verb="list", group="muster.dev", resource="queues"))
         _, places = self._asked()
-        return _json({"items": [line_to_raw(line) for _, line in sorted(places.lines().items())]})
+        return answer_json({"items": [line_to_raw(line) for _, line in sorted(places.lines().items())]})
 
     async def _queue(self, request: Request) -> Response:
         name = request.path_params["queue"]
-        _require(request, Attributes(verb="get", group="muster.dev", resource="queues", name=name))
-        first = _first(request)
+        require(request, Attributes(verb="get", group="muster.dev", resource="queues", name=name))
+        first = number_asked(request, "first", FIRST, PLACES_MAX)
         show = _Sight(request)
 
-        def answer() -> Raw:
+        def found() -> Raw:
             engine, places = self._asked()
             line = places.lines().get(name)
             if line is None:
                 raise NotFound(f"queue {name!r:.100}: there is none, and no work names it; 'muster queue' lists them")
-            found = places.places(name, engine.state.now, first)
-            return {**line_to_raw(line), "places": [show.place(one) for one in found]}
+            some = places.places(name, engine.state.now, first)
+            return {**line_to_raw(line), "places": [show.place(one) for one in some]}
 
-        return _json(await self._turns.take(show.user, answer))
+        return answer_json(await self._turns.take(show.user, found))
 
     async def _place(self, request: Request) -> Response:
-        kind = request.query_params.get("kind", "Job")
-        if kind not in KINDS:
-            raise BadRequest(f"kind: {kind!r:.100} does not wait in queues; write one of {', '.join(KINDS)}")
-        namespace, name = request.path_params["namespace"], request.path_params["name"]
-        group, plural = KINDS[kind]
-        _require(request, Attributes(verb="get", group=group, resource=plural, namespace=namespace, name=name))
+        key = work_asked(request)
         show = _Sight(request)
-        return _json(await self._turns.take(show.user, lambda: self._about(f"{kind}/{namespace}/{name}", show)))
+        return answer_json(await self._turns.take(show.user, lambda: self._about(key, show)))
 
     def _about(self, key: str, show: _Sight) -> Raw:
         engine, places = self._asked()
         unit = places.unit_of(key)
         if unit is None:
-            raise NotFound(f"{key}: the scheduler knows no pod of it; check the name, or whether its pods were created yet")
+            raise unknown_work(key)
         place, ahead = places.place_of(unit, engine.state.now), places.ahead_of(unit, engine.state.now)
         if place is not None and place.refused is not None:
             place = msgspec.structs.replace(place, refused=show.holders(with_holders(engine.state, place.refused)))
@@ -101,9 +95,7 @@ class Queueing:
         }
 
     def _asked(self) -> tuple[Engine, Places]:
-        engine = self._engine()
-        if engine is None:
-            raise ServiceUnavailable("the scheduler does not run here, or not yet; try again", retry_after_s=1)
+        engine = running(self._engine)
         places = places_of(engine)
         if places is None:
             raise ServiceUnavailable("the scheduler here goes by priority and age, and has no queues", retry_after_s=60)
@@ -174,22 +166,3 @@ def line_to_raw(line: Line) -> Raw:
 
 def _texts(amounts: Mapping[str, int]) -> dict[str, str]:
     return {name: amount_text(name, amount) for name, amount in sorted(amounts.items()) if amount}
-
-
-def _json(body: Raw) -> Response:
-    return Response(msgspec.json.encode(body), media_type="application/json")
-
-
-def _first(request: Request) -> int:
-    text = request.query_params.get("first", str(FIRST))
-    if len(text) > len(str(PLACES_MAX)) or not text.isascii() or not text.isdecimal() or int(text) > PLACES_MAX:
-        raise BadRequest(f"first: {text!r:.50} is not a whole number from 0 to {PLACES_MAX}")
-    return int(text)
-
-
-def _require(request: Request, asked: Attributes) -> None:
-    """Forbidden unless whoever asks may do this."""
-    actor: Actor = request.scope["muster.actor"]
-    authorizer: Authorizer = request.scope["muster.authorizer"]
-    if not authorizer.decide(actor.user, actor.groups, asked).allowed:
-        raise forbidden(actor.user, asked)
