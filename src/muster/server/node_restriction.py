@@ -35,7 +35,12 @@ POD_ANNOTATIONS: Final = frozenset({Muster.PROGRESS, Muster.RECORDS, Muster.TRAF
 NODE_EVENTS: Final = "default"
 """The namespace of events about objects that have none."""
 _PARTY_LABELS: Final = (KusciaLabel.NODE_DOMAIN, KusciaLabel.NODE_NAMESPACE)
-_GUARDED_LABELS: Final = ("muster.dev/", "kuscia.secretflow/", "node-restriction.kubernetes.io/")
+_GUARDED_LABELS: Final = (
+    "muster.dev/",
+    "kuscia.secretflow/",
+    "node-restriction.kubernetes.io/",
+    "node-role.kubernetes.io/",
+)
 _AGENT_LABELS: Final = frozenset({Muster.AGENT, KusciaLabel.NODE_RUNTIME})
 _AGENT_ANNOTATION_PREFIX: Final = "muster.dev/agent"
 _VOLATILE: Final = frozenset({"resourceVersion", "managedFields", "generation"})
