@@ -6,8 +6,8 @@ roots. Whatever certificate is in the bundle is trusted, one between a root and 
 certificates is skipped, as Kubernetes does. Any address may be called, loopback and private ones too: whoever may write webhook
 configurations is trusted that far.
 
-A call that is given up drops its connection at once. To close it in TLS's orderly way means waiting for the other side to agree,
-and one that goes on sending never does.
+A call that is given up drops its connection at once: to close it in TLS's orderly way is to wait until the other side agrees,
+which one that goes on sending never does.
 
 Concurrency: on the event loop, one task per call. Calls of one webhook wait for each other beyond `webhook_calls_at_once_max`;
 who would wait behind too many others is refused (`TooManyRequests`), so a webhook that hangs never takes all slots.
