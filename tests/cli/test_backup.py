@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from muster.cli.backing_up import Draft, keep_newest, remove_left_over
 from muster.cli.errors import ExitCode
+from muster.store.embedded.restoring import READY
 from tests.cli.support import Up, environment, muster
 from tests.store.embedded.support import CONFIG_MAPS, config_map, open_store
 
@@ -90,18 +92,80 @@ def test_refused(tmp_path: Path, stopped: Path, args: tuple[str, ...], code: Exi
 def test_only_own_files_are_removed(tmp_path: Path) -> None:
     names = [f"muster-2026111{n}T000000Z-{n}.tar" for n in range(4)]
     others = ["muster-notes.tar", "other.tar", "muster-20261110T000000Z-1.tar.gz"]
-    for name in (*names, *others, ".muster-backup.0123.partial"):
+    others += [".muster-notes.partial", ".muster-backup.0123.partial"]
+    for name in (*names, *others, ".muster-backup.0123456789ab.partial"):
         (tmp_path / name).write_bytes(b"")
+    directory, pipe = "muster-20261109T000000Z-1.tar", ".muster-backup.00112233aabb.partial"
+    (tmp_path / directory).mkdir()
+    os.mkfifo(tmp_path / pipe)
     assert keep_newest(tmp_path, 2) == names[:2]
     remove_left_over(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names[2:], *others])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names[2:], *others, directory, pipe])
+
+
+def test_the_backup_just_made_stays_though_another_says_it_is_newer(tmp_path: Path, stopped: Path) -> None:
+    """A clock that was wrong once has named a backup of the future, and it is the one whose time will not come."""
+    future, past = "muster-20990101T000000Z-5.tar", "muster-20010101T000000Z-5.tar"
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in (future, past):
+        (out / name).write_bytes(b"")
+    args = ("--to", "out", "--keep", "1", "--data-dir", str(stopped), "-o", "json")
+    done = muster("backup", *args, env=environment(tmp_path), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["removed"] == [past, future]
+    assert [path.name for path in out.iterdir()] == [Path(said["file"]).name]
+
+
+def test_a_directory_in_the_middle_of_a_restore_is_no_backup(tmp_path: Path, stopped: Path) -> None:
+    (stopped / READY).mkdir()
+    done = muster("backup", "f", "--data-dir", str(stopped), env=environment(tmp_path), cwd=tmp_path)
+    assert done.returncode == ExitCode.FAILURE
+    assert "a restore was interrupted there" in done.stderr
+    assert not (tmp_path / "f").exists()
+
+
+def test_a_server_carries_on_with_a_restore_before_it_reads_what_that_replaces(tmp_path: Path, stopped: Path) -> None:
+    """Were the range of pods read first, there would be one of the server's own choice, which the restore would move aside."""
+    ready = stopped / READY
+    (ready / "new").mkdir(parents=True)
+    (ready / "old").mkdir()
+    (ready / "new" / "pod-range").write_text("10.90.0.0/18\n")
+    with Up(stopped, env=environment(tmp_path)):
+        assert (stopped / "pod-range").read_text() == "10.90.0.0/18\n"
+    assert not list(stopped.glob("replaced-*"))
+
+
+def test_keys_of_another_server_than_the_kubeconfig_names(tmp_path: Path, stopped: Path) -> None:
+    env = environment(tmp_path, MUSTER_DATA_DIR=str(stopped))
+    other = tmp_path / "other"
+    with Up(stopped, env=env), Up(other, env=env) as up:
+        theirs = {**env, "KUBECONFIG": str(up.kubeconfig)}
+        refused = muster("backup", "f", "--with-keys", env=theirs, cwd=tmp_path)
+        assert refused.returncode == ExitCode.CONFLICT, refused.stderr
+        assert f"and data directory {stopped} is that of another" in refused.stderr
+        assert not (tmp_path / "f").exists()
+        for name, args, of in (
+            ("named", ("--data-dir", str(stopped)), theirs),
+            ("own", ("--kubeconfig", str(stopped / "kubeconfig")), theirs),
+            ("none", (), env),
+        ):
+            done = muster("backup", name, "--with-keys", *args, env=of, cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+
+
+def test_a_pipe_is_no_backup_file(tmp_path: Path) -> None:
+    done = muster("restore", "/dev/stdin", "--data-dir", "d", env=environment(tmp_path), cwd=tmp_path, stdin="x")
+    assert done.returncode == ExitCode.FAILURE
+    assert "/dev/stdin is no file that can be read twice; put the backup into one first" in done.stderr
 
 
 def test_a_name_that_is_taken_gets_a_number_and_the_last_is_the_newest(tmp_path: Path) -> None:
     stem = "muster-20261118T000000Z-9"
     made = []
     for _ in range(3):
-        draft = Draft(tmp_path, "muster-backup")
+        draft = Draft(tmp_path)
         draft.begin()
         made.append(draft.publish_as(stem).name)
         draft.close()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import queue
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -100,6 +102,53 @@ def test_a_certificate_of_somebody_else(server: RunningServer, hooks: HookServer
     assert not hooks.questions("/h")
 
 
+@pytest.mark.parametrize(
+    "bundle",
+    [
+        pytest.param(lambda ca, own: own, id="the webhook's own certificate, which another has signed"),
+        pytest.param(lambda ca, own: "# Autorité\n".encode() + ca, id="words that are not ASCII"),
+        pytest.param(
+            lambda ca, own: b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n" + ca, id="one that can't be read"
+        ),
+    ],
+)
+def test_what_a_bundle_may_hold(server: RunningServer, hooks: HookServer, space: str, bundle: Any) -> None:
+    hooks.behaviours["/h"] = allow
+    found = bundle(base64.b64decode(hooks.ca_bundle), hooks.certificate)
+    client = {"url": hooks.url("/h"), "caBundle": base64.b64encode(found).decode()}
+    with configured(server, hooks, space, hooks.webhook("/h", space, clientConfig=client, **JUDGED)):
+        reply = server.request("POST", maps(space), config_map("a"))
+    assert reply.code == 201, reply.message
+    assert hooks.questions("/h")
+
+
+@pytest.mark.parametrize(
+    ("code", "headers", "body"),
+    [
+        pytest.param(200, {"content-length": "1000"}, b"{", id="in the middle of the answer"),
+        pytest.param(100, {}, b"", id="before its head"),
+        pytest.param(200, {"content-length": str(4 << 20)}, b" " * (4 << 20), id="too large"),
+    ],
+)
+def test_who_is_given_up_is_hung_up_on(
+    server: RunningServer, hooks: HookServer, space: str, code: int, headers: dict[str, str], body: bytes
+) -> None:
+    """Not asked to agree to it: whoever does not would hold a connection of the server for long after the call."""
+    ends: queue.Queue[str] = queue.Queue()
+
+    def watch(connection: socket.socket) -> None:
+        try:
+            ends.put("in order" if connection.recv(1) == b"" else "more was sent")
+        except OSError:
+            ends.put("dropped")
+
+    hooks.behaviours["/h"] = lambda _: Sent(code, body, headers, then=watch)
+    webhook = hooks.webhook("/h", space, **JUDGED, timeoutSeconds=1)
+    with configured(server, hooks, space, webhook):
+        assert server.request("POST", maps(space), config_map("a")).code == 500
+        assert ends.get(timeout=60) == "dropped"
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64) | st.floats(allow_nan=False) | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
@@ -123,11 +172,13 @@ def test_any_answer_is_read_or_refused(response: Any, version: str, is_mutating:
 
 
 @given(status=st.dictionaries(st.sampled_from(["message", "reason", "code", "details", "status"]), JSON))
+@example(status={"code": 429, "details": {"retryAfterSeconds": True}})
 def test_any_refusal_can_be_told(status: Raw) -> None:
     error = denial("w.example.com", status)
     said = error.to_status()
     assert 400 <= error.code <= 599
     assert said["status"] == "Failure"
+    assert type(error.retry_after_s) is int
     assert said["message"].startswith('admission webhook "w.example.com" denied the request')
     json.dumps(said)
 

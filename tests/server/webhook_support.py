@@ -11,6 +11,7 @@ import contextlib
 import http.client
 import http.server
 import json
+import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -35,10 +36,18 @@ Behaviour = Callable[[Raw], "Raw | bytes | Sent"]
 
 
 class Sent:
-    """An HTTP answer as it is to be written: `code` 0 closes the connection without one."""
+    """An HTTP answer as it is to be written: `code` 0 closes the connection without one. `then` is called with the connection
+    when it was."""
 
-    def __init__(self, code: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        code: int,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        then: Callable[[socket.socket], None] | None = None,
+    ) -> None:
         self.code = code
+        self.then = then
         self.body = body
         self.headers = dict(headers or {})
 
@@ -93,6 +102,7 @@ class HookServer:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(pair)
         self.ca_bundle = base64.b64encode(authority.pem).decode()
+        self.certificate = cert_pem(leaf)
         self.behaviours: dict[str, Behaviour] = {"/probe": allow}
         self.asked: list[tuple[str, Raw]] = []
         """(path, AdmissionReview), in order."""
@@ -122,6 +132,9 @@ class HookServer:
                         self.send_header(name, value)
                     self.end_headers()
                     self.wfile.write(said.body)
+                if said.then is not None:
+                    self.close_connection = True
+                    said.then(self.connection)
 
             def log_message(self, *args: Any) -> None:
                 pass
@@ -133,7 +146,9 @@ class HookServer:
                 pass  # callers that do not trust us, or go away
 
         self._server = Server(("127.0.0.1", 0), Handler)
-        self._server.socket = context.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
+        self._server.socket = context.wrap_socket(
+            self._server.socket, server_side=True, do_handshake_on_connect=False, suppress_ragged_eofs=False
+        )
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()

@@ -30,8 +30,11 @@ if TYPE_CHECKING:
     from muster.store.embedded.archive import Contents
     from muster.store.embedded.database import Row
 
-NAME: Final = re.compile(r"muster-(\d{8}T\d{6}Z)-(\d+)(?:\.(\d+))?\.tar")
+STEM: Final = "muster-backup"
+NAME: Final = re.compile(r"muster-(\d{8}T\d{6}Z)-(\d+)(?:\.(\d+))?\.tar", re.ASCII)
 """Of the files that `--to` makes, which `--keep` counts."""
+_DRAFT: Final = re.compile(rf"\.{STEM}\.[0-9a-f]{{12}}\.partial")
+_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----(.*?)-----END CERTIFICATE-----", re.DOTALL)
 _SAME_NAME_MAX: Final = 1000
 _PROGRESS_BYTES: Final = 4 << 20
 
@@ -69,8 +72,14 @@ class Source:
         """None when a server has the store open: then that is to be asked."""
         from muster.store.embedded.archive import write
         from muster.store.embedded.errors import StoreError, StoreLocked
+        from muster.store.embedded.restoring import READY
         from muster.store.embedded.snapshot import snapshot_of_file
 
+        if (data_dir / READY).exists():
+            raise CliError(
+                f"data directory {data_dir}: a restore was interrupted there, so part of it is from before and part from the "
+                "backup; 'muster up' on it carries on, and then there is something to save"
+            )
         try:
             snapshot = snapshot_of_file(data_dir / "store")
         except StoreLocked:
@@ -118,6 +127,37 @@ class Source:
             draft.write(piece)
 
 
+def refuse_another(target: Target, state: State, data_dir: Path) -> None:
+    """CliError when the kubeconfig names another server than the one of `data_dir`, which nobody has named: the keys of the one
+    are not worth having for a user who means the other. They are told apart by the CA."""
+    from muster.cli.session import resolve
+
+    try:
+        own = certificates_in((data_dir / "pki" / "ca.crt").read_bytes())
+    except OSError:
+        return  # there are no keys to save, which is said later
+    try:
+        config = resolve(target, state)
+        ca = config.tls.ca
+        trusted = b"" if ca is None else ca if isinstance(ca, bytes) else ca.read_bytes()
+    except (CliError, OSError):
+        if target.kubeconfig is not None or target.context is not None:
+            raise
+        return  # no kubeconfig, so nobody else can be meant
+    if own & certificates_in(trusted):
+        return
+    raise CliError(
+        f"{config.source} names the server {config.server}, and data directory {data_dir} is that of another: --with-keys "
+        "saves the directory; name it with --data-dir, or leave out --with-keys to save the server",
+        ExitCode.CONFLICT,
+    )
+
+
+def certificates_in(pem: bytes) -> frozenset[bytes]:
+    """Those of a bundle, by the text between their ends, however that is broken into lines."""
+    return frozenset(b"".join(text.split()) for text in _CERTIFICATE.findall(pem))
+
+
 def read_keys(data_dir: Path) -> dict[str, bytes]:
     from muster.store.embedded.archive import KEYS, is_key
 
@@ -138,9 +178,9 @@ def read_keys(data_dir: Path) -> dict[str, bytes]:
 class Draft:
     """A file in `directory` that is no backup yet. Locked while it is written, so that it can be told from a left-over."""
 
-    def __init__(self, directory: Path, stem: str) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._path = directory / f".{stem}.{secrets.token_hex(6)}.partial"
+        self._path = directory / f".{STEM}.{secrets.token_hex(6)}.partial"
         self._file: BinaryIO | None = None
         self._shown = 0
         self.size_bytes = 0
@@ -149,16 +189,22 @@ class Draft:
         """Make the file, or empty it."""
         try:
             if self._file is None:
-                flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-                descriptor = os.open(self._path, flags, 0o600)
-                self._file = os.fdopen(descriptor, "w+b")
-                os.fchmod(descriptor, 0o600)
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._file = self._made()
             self._file.seek(0)
             self._file.truncate()
         except OSError as error:
             raise self._failed(error) from error
         self.size_bytes = self._shown = 0
+
+    def _made(self) -> BinaryIO:
+        while True:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            file = os.fdopen(descriptor, "w+b")
+            os.fchmod(descriptor, 0o600)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.fstat(descriptor).st_nlink:
+                return file
+            file.close()  # another command came between, and took it for a left-over
 
     def write(self, piece: bytes) -> None:
         assert self._file is not None
@@ -244,10 +290,16 @@ def sync(directory: Path) -> None:
 
 def remove_left_over(directory: Path) -> None:
     """Drafts of commands that were killed. One that is being written is locked."""
-    for path in directory.glob(".muster-*.partial"):
-        with contextlib.suppress(OSError), path.open("rb") as file:
+    try:
+        entries = list(os.scandir(directory))
+    except OSError:
+        return  # whoever can't look can't write either, and hears of that
+    for entry in entries:
+        if _DRAFT.fullmatch(entry.name) is None or not entry.is_file(follow_symlinks=False):
+            continue
+        with contextlib.suppress(OSError), open(entry.path, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
+            os.unlink(entry.path)
 
 
 def _age(name: re.Match[str]) -> tuple[str, int, int]:
@@ -255,12 +307,17 @@ def _age(name: re.Match[str]) -> tuple[str, int, int]:
     return name[1], int(name[2]), int(name[3] or 1)
 
 
-def keep_newest(directory: Path, count: int) -> list[str]:
-    """Remove the oldest backups that `--to` has made there, but for `count`; which ones were."""
-    found = [match for entry in os.scandir(directory) if (match := NAME.fullmatch(entry.name)) is not None]
+def keep_newest(directory: Path, count: int, last: str = "") -> list[str]:
+    """Remove the oldest backups that `--to` has made there, but for `count`; which ones were.
+
+    `last` is the name of the one that was just made. It stays and counts as the newest, whatever the clocks said that named the
+    others.
+    """
+    files = (entry.name for entry in os.scandir(directory) if entry.is_file(follow_symlinks=False))
+    found = [match for name in files if name != last and (match := NAME.fullmatch(name)) is not None]
     names = [match[0] for match in sorted(found, key=_age)]
     removed = []
-    for name in names[:-count]:
+    for name in names[: max(0, len(names) - (count - bool(last)))]:
         with contextlib.suppress(FileNotFoundError):
             (directory / name).unlink()
             removed.append(name)

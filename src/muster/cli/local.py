@@ -40,6 +40,7 @@ from muster.server.run import Server
 from muster.server.settings_files import SettingsError
 from muster.store.embedded.admission import Actor
 from muster.store.embedded.errors import StoreError
+from muster.store.embedded.restoring import finish
 
 if TYPE_CHECKING:
     from muster.cli.local_agents import LocalAgents
@@ -119,6 +120,7 @@ class Local:
         prepare(data_dir)
         self._claim = Claim(data_dir)
         try:
+            self._finish_restore(data_dir)
             self.server.pod_range = pod_range(data_dir)
             self.server.extra_routes.append(Route(STATUS_PATH, self._status))
             tune_for_long_runs()
@@ -163,6 +165,13 @@ class Local:
         turns = Turns()
         self.server.extra_routes += Queueing(self._engine, turns).routes()
         self.server.extra_routes += Forecasting(self._engine, self._image, turns).routes()
+
+    def _finish_restore(self, data_dir: Path) -> None:
+        """Of what an interrupted restore is about to replace, nothing may be read before."""
+        try:
+            finish(data_dir, self._clock())
+        except StoreError as e:
+            raise CliError(str(e)) from e
 
     async def _start_server(self) -> None:
         try:

@@ -200,7 +200,7 @@ def denial(webhook: str, status: Mapping[str, Any]) -> Denied:
         code=code if is_refusal and isinstance(code, int) else 400,
         reason=reason[:_AUDIT_CHARS_MAX],
         causes=causes,
-        retry_after_s=wait if isinstance(wait, int) and 0 < wait <= 3600 else 0,
+        retry_after_s=wait if isinstance(wait, int) and not isinstance(wait, bool) and 0 < wait <= 3600 else 0,
     )
 
 

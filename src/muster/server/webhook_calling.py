@@ -2,7 +2,12 @@
 
 No redirect is followed, no proxy of the environment is used, no compressed answer is unpacked. The certificate must be for the
 host of the URL or for `<service>.<namespace>.svc`, and vouched for by the webhook's `caBundle`; without one, by the system's
-roots. Any address may be called, loopback and private ones too: whoever may write webhook configurations is trusted that far.
+roots. Whatever certificate is in the bundle is trusted, one between a root and the webhook's own too, and what is in it besides
+certificates is skipped, as Kubernetes does. Any address may be called, loopback and private ones too: whoever may write webhook
+configurations is trusted that far.
+
+A call that is given up drops its connection at once: to close it in TLS's orderly way is to wait until the other side agrees,
+which one that goes on sending never does.
 
 Concurrency: on the event loop, one task per call. Calls of one webhook wait for each other beyond `webhook_calls_at_once_max`;
 who would wait behind too many others is refused (`TooManyRequests`), so a webhook that hangs never takes all slots.
@@ -17,13 +22,17 @@ import binascii
 import contextlib
 import ipaddress
 import math
+import re
 import ssl
 from collections.abc import AsyncIterator, Hashable
-from typing import Any, Final
+from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
+from aiohttp.connector import Connection
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 from yarl import URL
 
 from muster.objects.status import BadRequest, TooManyRequests
@@ -39,6 +48,7 @@ _SHOWN_CHARS_MAX: Final = 200
 _IDLE_S: Final = 30.0
 _DNS_CACHE_S: Final = 10
 _CONTEXTS_MAX: Final = 256
+_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----\s.*?-----END CERTIFICATE-----", re.DOTALL)
 _SAID: Final = {
     401: "the server has asked for the client to provide credentials",
     403: "the server does not allow this request",
@@ -57,6 +67,18 @@ class _Lane:
     def __init__(self, at_once_max: int) -> None:
         self.calls = 0
         self.slots = asyncio.Semaphore(at_once_max)
+
+
+class _Response(aiohttp.ClientResponse):
+    """One whose connection is dropped when its head never comes, or not as it should."""
+
+    async def start(self, connection: Connection) -> Self:
+        transport = connection.transport
+        try:
+            return await super().start(connection)  # type: ignore[return-value]  # itself
+        except BaseException:
+            _drop(transport)
+            raise
 
 
 class Caller:
@@ -141,6 +163,7 @@ class Caller:
             self._session = aiohttp.ClientSession(
                 connector=connector,
                 timeout=aiohttp.ClientTimeout(total=None),
+                response_class=_Response,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
                 trust_env=False,
@@ -174,7 +197,12 @@ class Caller:
             async with self._opened().post(
                 at, data=body, headers=headers, ssl=context, server_hostname=server_name, allow_redirects=False
             ) as response:
-                return response.status, await self._read(response)
+                transport = response.connection and response.connection.transport
+                try:
+                    return response.status, await self._read(response)
+                except BaseException:
+                    _drop(transport)
+                    raise
 
         try:
             status, answer = await post()
@@ -195,7 +223,6 @@ class Caller:
         async for part in response.content.iter_any():
             size += len(part)
             if size > bound:
-                response.close()
                 raise CallFailed(f"failed to call webhook: the answer is larger than {bound} bytes")
             parts.append(part)
         return b"".join(parts)
@@ -240,9 +267,29 @@ def _new_context(ca_bundle: str) -> ssl.SSLContext:
     if not ca_bundle:
         context = ssl.create_default_context()
     else:
-        context = ssl.create_default_context(cadata=base64.b64decode(ca_bundle, validate=True).decode("ascii"))
+        context = ssl.create_default_context(cadata=_certificates(base64.b64decode(ca_bundle, validate=True)))
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # The same with every Python: since 3.13 the first is on by itself, and also the second, which refuses certificates without
+    # extensions that Kubernetes does not ask for.
+    context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
+    context.verify_flags &= ~ssl.VerifyFlags.VERIFY_X509_STRICT
     return context
+
+
+def _certificates(pem: bytes) -> bytes:
+    """Those in a bundle that can be read, in DER. ValueError when there is none."""
+    found: list[bytes] = []
+    for text in _CERTIFICATE.findall(pem):
+        with contextlib.suppress(ValueError):
+            found.append(x509.load_pem_x509_certificate(text).public_bytes(Encoding.DER))
+    if not found:
+        raise ValueError("unable to parse bytes as PEM block: there is no certificate in caBundle")
+    return b"".join(found)
+
+
+def _drop(transport: asyncio.Transport | None) -> None:
+    if transport is not None:
+        transport.abort()
 
 
 def _refused(status: int, answer: bytes) -> str:

@@ -155,6 +155,10 @@ def _another(name: str, content: bytes = b"x") -> bytes:
         pytest.param(with_lines(b"{}"), "a line can't be read", id="a line without its fields"),
         pytest.param(with_lines(LINE % b"[1]"), "a line can't be read", id="no object"),
         pytest.param(with_lines(LINE % b'{"metadata":{"name":"z"}}'), "says that it is another", id="another object"),
+        *(
+            pytest.param(with_lines(LINE % (OBJECT[:-2] + b"," + part + b"}}")), "a line can't be read", id=part.decode())
+            for part in (b'"labels":5', b'"labels":{"a":1}', b'"ownerReferences":["x"]', b'"finalizers":[1]', b'"uid":5')
+        ),
         pytest.param(with_lines(LINE % OBJECT, LINE % OBJECT), "does not follow", id="an object twice"),
         pytest.param(
             with_lines(LINE % OBJECT, (LINE % OBJECT).replace(b'3"', b'4"').replace(b":3", b":4")), "twice", id="a name twice"

@@ -7,12 +7,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from muster.objects.status import Expired
 from muster.store.embedded import EmbeddedStore, StoreLocked
 from muster.store.embedded.archive import ArchiveError, write
-from muster.store.embedded.database import Database
+from muster.store.embedded.database import Database, Row
+from muster.store.embedded.errors import StoreCorrupt
 from muster.store.embedded.restoring import (
     PARTIAL,
     READY,
@@ -24,7 +26,7 @@ from muster.store.embedded.restoring import (
     first_version,
     restore,
 )
-from muster.store.embedded.snapshot import snapshot_of_file
+from muster.store.embedded.snapshot import snapshot_of_file, snapshot_of_rows
 from muster.store.informer import Informer
 from tests.store.embedded.support import CONFIG_MAPS, START, ManualClock, config_map, open_store
 from tests.store.stores import BreakableStore
@@ -158,6 +160,25 @@ async def test_a_store_in_use_is_refused(archive: Path, data_dir: Path) -> None:
         restore(archive, data_dir, now=START, force=True)
     await store.close()
     assert not (data_dir / PARTIAL).exists()
+
+
+def test_what_can_not_be_moved_is_found_out_before(archive: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only root can make a mount point, so the system is made to say that it is one."""
+    monkeypatch.setattr(Path, "is_mount", lambda path: path == data_dir / "store")
+    with pytest.raises(RestoreError, match=r"store is a mount point, so it can't be moved aside; unmount it, or"):
+        restore(archive, data_dir, now=START + 60, force=True)
+    assert "later" in facts(data_dir / "store")
+    assert not list(data_dir.glob("restore.*"))
+
+
+async def test_a_definition_that_is_none_is_said_to_be_damage(tmp_path: Path) -> None:
+    name = "things.example.com"
+    crd = {"metadata": {"name": name, "resourceVersion": "1"}, "spec": {"group": "example.com", "versions": 5}}
+    row = Row(1, "customresourcedefinitions.apiextensions.k8s.io", "", name, 1, None, msgspec.json.encode(crd))
+    (tmp_path / "b.tar").write_bytes(b"".join(write(snapshot_of_rows(b"i" * 16, 1, [row]), START)))
+    restore(tmp_path / "b.tar", tmp_path / "new", now=START + 60)
+    with pytest.raises(StoreCorrupt, match=r"version 1 of customresourcedefinitions.* things\.example\.com is no definition"):
+        await opened(tmp_path / "new")
 
 
 def test_a_damaged_store_can_be_replaced(archive: Path, data_dir: Path, tmp_path: Path) -> None:

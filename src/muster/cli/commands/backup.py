@@ -60,9 +60,10 @@ def backup(
     and verified before it gets its name; when the command fails or is killed, no file of that name appears.
 
     The server is the one of the kubeconfig, as for other commands. With --data-dir or --with-keys it is the one that runs on
-    that directory; when none does, the store there is read instead. Bring it back with 'muster restore'.
+    that directory; when none does, the store there is read instead. With --with-keys alone it is the usual directory, and the
+    command refuses when the kubeconfig names another server than that one's. Bring it back with 'muster restore'.
     """
-    from muster.cli.backing_up import Source, exists_already
+    from muster.cli.backing_up import Source, exists_already, refuse_another
     from muster.cli.session import run
     from muster.objects.time import wall_clock
 
@@ -72,10 +73,13 @@ def backup(
         raise UsageError("--keep goes with --to")
     if file is not None and file.exists():
         raise exists_already(file)
-    is_local = with_keys or ctx.get_parameter_source("data_dir") is ParameterSource.COMMANDLINE
+    is_named = ctx.get_parameter_source("data_dir") is ParameterSource.COMMANDLINE
+    if with_keys and not is_named:
+        refuse_another(target, state_of(ctx), data_dir)
+    is_local = with_keys or is_named
     source = Source(target, state_of(ctx), data_dir if is_local else None, with_keys=with_keys, now=wall_clock())
     path, manifest, size_bytes = run(_taken(source, file, to))
-    removed = _removed(to, keep)
+    removed = _removed(to, keep, path.name)
     if output is not None:
         click.echo(_for_programs(output, path, manifest, size_bytes, removed))
         return
@@ -91,10 +95,10 @@ async def _taken(source: Source, file: Path | None, to: Path | None) -> tuple[Pa
     directory = to if to is not None else file.parent if file is not None else Path()
     if to is not None:
         _make(to)
-        remove_left_over(to)
     elif not directory.is_dir():
         raise CliError(f"{directory}: there is no such directory; make it first, or name another", ExitCode.NOT_FOUND)
-    draft = Draft(directory, "muster-backup")
+    remove_left_over(directory)
+    draft = Draft(directory)
     try:
         contents = await source.take(draft)
         manifest = contents.manifest
@@ -114,13 +118,13 @@ def _make(directory: Path) -> None:
         raise CliError(f"--to {directory}: can't be made ({error.strerror}); name another directory") from error
 
 
-def _removed(to: Path | None, keep: int | None) -> list[str]:
+def _removed(to: Path | None, keep: int | None, last: str) -> list[str]:
     from muster.cli.backing_up import keep_newest
 
     if to is None or keep is None:
         return []
     try:
-        return keep_newest(to, keep)
+        return keep_newest(to, keep, last)
     except OSError as error:
         raise CliError(f"--to {to}: the backup is there, but older ones can't be removed ({error.strerror})") from error
 

@@ -27,7 +27,7 @@ import re
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 import msgspec
 
@@ -118,10 +118,18 @@ class Line(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=Tr
     object: msgspec.Raw
 
 
-class _Meta(msgspec.Struct):
+class _Meta(msgspec.Struct, rename="camel"):
+    """What a store takes for granted of every object that it loads."""
+
     name: str = ""
     namespace: str = ""
-    resource_version: str = msgspec.field(default="", name="resourceVersion")
+    resource_version: str = ""
+    uid: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: list[dict[str, Any]] | None = None
+    finalizers: list[str] | None = None
+    deletion_timestamp: str | None = None
 
 
 class _Identity(msgspec.Struct):

@@ -25,7 +25,11 @@ def load(core: Core, custom: CustomKinds, database: Database) -> list[int]:
     rows = list(database.load())
     horizon = database.horizon
     for rv, crd in _definitions(rows, database):
-        custom.serve(crd, rv)
+        try:
+            custom.serve(crd, rv)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            what = f"version {rv} of {CRD_ID} {crd['metadata'].get('name')} is no definition: {error!r}"
+            raise StoreCorrupt(database.path, what) from error
     loader = _Loader(core, database, horizon)
     for row in rows:
         loader.add(row)

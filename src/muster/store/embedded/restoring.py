@@ -40,10 +40,13 @@ from muster.store.embedded.recognising import sync_directory
 PARTIAL: Final = "restore.partial"
 READY: Final = "restore.ready"
 STORE: Final = "store"
+PLACES: Final = ("kubeconfig", "pod-range", "pki", STORE)
+"""What a restore replaces, in this order."""
 VERSION_STEP: Final = 1_000_000_000
 """What a restored store skips at least."""
 WRITES_PER_S_MAX: Final = 100_000
 """More than any server can do: what it may have given out since the backup is at most this much for each second."""
+MOUNTS: Final = Path("/proc/self/mountinfo")
 _SPARE_BYTES: Final = 16 << 20
 _BATCH_LEN: Final = 1000
 _NOT_CONTENT: Final = frozenset({PARTIAL, "muster.pid", "server.json"})
@@ -87,6 +90,8 @@ def restore(
     changed.
     """
     with archive.open("rb") as file:
+        if not file.seekable():
+            raise RestoreError(f"{archive} is no file that can be read twice; put the backup into one first")
         sizes: list[int] = []
         contents = read(file, lambda rows: sizes.append(sum(len(row.value) + 256 for row in rows)))
         _check_format(contents.manifest)
@@ -95,6 +100,7 @@ def restore(
         with hold(), _locked(data_dir):
             _finish(data_dir, now, step)
             _check_place(data_dir, force)
+            _check_movable(data_dir, contents)
             with _store_locked(data_dir / STORE) as seen:
                 _check_room(data_dir, sum(sizes))
                 begin = first_version(contents.manifest, now, seen)
@@ -130,6 +136,25 @@ def _check_place(data_dir: Path, force: bool) -> None:
             f"data directory {data_dir} is not empty: it has {shown}; name an empty one with --data-dir, or replace what the "
             "backup holds with --force (what is replaced is moved aside, and nothing is deleted)"
         )
+
+
+def _check_movable(data_dir: Path, contents: Contents) -> None:
+    """A mount point can't be moved aside, which would only be found out when there is no way back."""
+    for name in {STORE, *(place.partition("/")[0] for place in contents.keys)}:
+        if _is_mount(data_dir / name):
+            raise RestoreError(
+                f"{data_dir / name} is a mount point, so it can't be moved aside; unmount it, or mount the whole data "
+                "directory instead"
+            )
+
+
+def _is_mount(path: Path) -> bool:
+    """Also where the same file system is mounted, as far as the system lists what is."""
+    try:
+        mounts = [line.split()[4] for line in MOUNTS.read_text().splitlines()]
+    except (OSError, ValueError, IndexError):
+        mounts = []
+    return path.is_mount() or str(path.resolve()) in mounts
 
 
 def _check_room(data_dir: Path, need: int) -> None:
@@ -251,7 +276,7 @@ def _finish(data_dir: Path, now: float, step: Step) -> Path | None:
         return None
     new, old = ready / "new", ready / "old"
     if new.exists():
-        for name in ("kubeconfig", "pod-range", "pki", STORE):
+        for name in PLACES:
             if not (new / name).exists():
                 continue
             if (data_dir / name).exists():
