@@ -189,10 +189,7 @@ def check_resources(report: Report, resources: Raw, path: str, spec: Raw) -> Non
 def _check_amounts(report: Report, amounts: Raw, path: str) -> dict[str, Quantity]:
     good: dict[str, Quantity] = {}
     for name, value in amounts.items():
-        problems = validate_qualified_name(name)
-        if not problems and "/" not in name and name not in _STANDARD and not name.startswith("hugepages-"):
-            problems = ["must be cpu, memory, ephemeral-storage, hugepages-<size>, or have a domain, as in example.com/gpu"]
-        report.names(f"{path}[{name}]", name, problems)
+        report.names(f"{path}[{name}]", name, resource_name_problems(name))
         amount = check_quantity(report, value, f"{path}[{name}]")
         if amount is None:
             continue
@@ -200,6 +197,14 @@ def _check_amounts(report: Report, amounts: Raw, path: str) -> dict[str, Quantit
             report.invalid(f"{path}[{name}]", value, "must be an integer")
         good[name] = amount
     return good
+
+
+def resource_name_problems(name: str) -> list[str]:
+    """What stands against a container asking for a resource of this name."""
+    problems = validate_qualified_name(name)
+    if not problems and "/" not in name and name not in _STANDARD and not name.startswith("hugepages-"):
+        problems = ["must be cpu, memory, ephemeral-storage, hugepages-<size>, or have a domain, as in example.com/gpu"]
+    return problems
 
 
 def _is_extended(name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -13,6 +14,7 @@ from muster.objects.names import (
 )
 from muster.objects.quantity import Quantity
 from muster.objects.resource_quotas import SCOPES, kind_of
+from muster.objects.rules.containers import resource_name_problems
 from muster.objects.rules.placement import check_taints
 from muster.objects.rules.report import (
     Report,
@@ -31,6 +33,7 @@ CONFIG_BYTES_MAX: Final = 1024 * 1024
 _JSON_KEYS: Final = frozenset({".dockerconfigjson", ".dockercfg"})
 """Of Secrets with what a registry asks for."""
 _LIMIT_TYPES: Final = ("Pod", "Container", "PersistentVolumeClaim")
+_NOT_OF_PODS: Final = ("default", "defaultRequest")
 
 
 # -- configuration ----------------------------------------------------------------------------------------------------------
@@ -165,7 +168,8 @@ def check_limit_range(report: Report, raw: Raw, old: Raw | None) -> None:
             word: check_quantities(report, obj(item, word), f"{where}.{word}")
             for word in ("min", "max", "default", "defaultRequest", "maxLimitRequestRatio")
         }
-        for word in ("default", "defaultRequest"):
+        _check_bounded(report, where, kind, amounts)
+        for word in _NOT_OF_PODS:
             if kind == "Pod" and item.get(word):
                 report.forbidden(f"{where}.{word}", "may not be specified when `type` is 'Pod'")
         order = ("min", "defaultRequest", "default", "max")
@@ -184,6 +188,20 @@ def check_limit_range(report: Report, raw: Raw, old: Raw | None) -> None:
             _check_ratio(
                 report, f"{where}.maxLimitRequestRatio[{name}]", ratio, amounts["min"].get(name), amounts["max"].get(name)
             )
+
+
+def _check_bounded(report: Report, where: str, kind: str, amounts: Mapping[str, Mapping[str, Quantity]]) -> None:
+    """What is bounded has to be something that there is: of containers what they can ask for, of others more."""
+    for word, named in amounts.items():
+        if kind == "Pod" and word in _NOT_OF_PODS:
+            continue
+        for name in named:
+            field = f"{where}.{word}[{name}]"
+            if kind in ("Pod", "Container"):
+                if not validate_qualified_name(name):  # which is said already
+                    report.names(field, name, resource_name_problems(name))
+            elif "/" not in name and name != "storage" and not kind_of(name):
+                report.invalid(field, name, "must be a standard resource type or fully qualified")
 
 
 def _check_ratio(report: Report, field: str, ratio: Quantity, least: Quantity | None, most: Quantity | None) -> None:
