@@ -146,11 +146,13 @@ class Writes:
         raw = rules.conform(resource, obj)
         key = self._new_key(txn, served, resource, raw, namespace)
         now_text = format_time(self._core.clock())
+        # A node reports its state when it registers; everyone else's status comes later, through the subresource.
+        drop_status = resource.has_status and not (resource.kind == "Node" and resource.group == "")
+        if parts := rules.dropped(raw, drop_status=drop_status):
+            self._shaper.check_dropped(served, resource, key[1], parts)
         shaped = served.shaped_as(resource)
         if shaped is not resource:
             raw = served.as_stored(resource, raw)
-        # A node reports its state when it registers; everyone else's status comes later, through the subresource.
-        drop_status = resource.has_status and not (resource.kind == "Node" and resource.group == "")
         rules.stamp_new(resource, raw, uid=random_uid(self._entropy), now_text=now_text, drop_status=drop_status)
         raw = await self._shaper.shape(served, shaped, raw, None, context, asked=resource, is_sent=True)
         raw = self._hooked(served, raw, None, context)
@@ -270,9 +272,10 @@ class Writes:
         # All but the status and metadata is taken from `current` then, so it may be read once and be part of both.
         is_shared = patch_type is PatchType.MERGE and subresource == "status"
         patched = patched_with(current, patch, patch_type, served.schema(resource))
+        rules.check_same_kind(resource, patched)
         raw = rules.conform(resource, patched)
         self._check_same_name(resource, raw, key)
-        rules.check_version(resource, raw, record, required=False)
+        rules.check_version(resource, raw, record, required=False, is_patched=True)
         return await self._replace(
             txn,
             resource,
