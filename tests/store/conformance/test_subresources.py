@@ -87,7 +87,7 @@ def _balanced(**ingress: str) -> Raw:
         pytest.param("", "Service", _balanced(ip="x"), [f"{BALANCER}.ip"], id="service at no address"),
     ],
 )
-async def test_what_a_status_may_say(  # noqa: PLR0917 - fixtures and the case
+async def test_what_a_status_may_say(
     store: Store, namespace: str, group: str, kind: str, status: Raw, refused: list[str]
 ) -> None:
     resource = await store.resource(group, kind)

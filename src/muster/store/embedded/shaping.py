@@ -161,8 +161,8 @@ class Shaper:
         return raw
 
     def check_dropped(self, served: Served, resource: Resource, name: str, parts: Raw) -> None:
-        """`parts` of a new object are not stored; what has them of wrong types is no object of its kind all the same. The status
-        of a custom kind is for its schema to judge, when somebody writes it."""
+        """`parts` of a new object are not stored; what has them of wrong types is no object of its kind all the same. The
+        status of a custom kind is for its schema to judge, when somebody writes it."""
         causes = _METADATA.validate({"metadata": parts["metadata"]}) if "metadata" in parts else []
         structural = None if served.is_custom else served.structural(resource)
         if structural is not None and "status" in parts:
