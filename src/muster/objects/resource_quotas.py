@@ -38,6 +38,7 @@ _KINDS: Final[Mapping[str, str]] = {
     **dict.fromkeys((CLAIMS, "requests.storage"), CLAIMS),
     **{name: name for name in _ALIASES},
 }
+_WHOLE: Final = frozenset({PODS, SERVICES, "services.nodeports", "services.loadbalancers", CLAIMS, *_ALIASES})
 _MUST_BE_STATED: Final[Mapping[str, tuple[str, str]]] = {
     "cpu": ("requests", "cpu"),
     "memory": ("requests", "memory"),
@@ -59,6 +60,11 @@ def kind_of(name: str) -> str:
     if asked.startswith("hugepages-") or (asked != name and _is_extended(asked)):
         return PODS
     return ""
+
+
+def is_whole(name: str) -> bool:
+    """Whether a resource of a quota is a number of objects, of which there are no fractions."""
+    return name in _WHOLE or name.startswith("count/")
 
 
 def _is_extended(name: str) -> bool:

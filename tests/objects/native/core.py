@@ -108,6 +108,32 @@ CORE = [
         spec(hard={"services": 3}, scopes=["CrossNamespacePodAffinity"]),
         "spec.scopes",
     ),
+    Case("quota of half a pod", "", "ResourceQuota", spec(hard={"pods": "1.5"}), "spec.hard[pods]"),
+    Case("quota of half a job", "", "ResourceQuota", spec(hard={"count/jobs.batch": "500m"}), "spec.hard[count/jobs.batch]"),
+    Case("quota of a thousand pods", "", "ResourceQuota", spec(hard={"pods": "1k", "cpu": "1500m"})),
+    *(
+        Case(
+            f"quota scope {operator} {', '.join(values) or 'nothing'}",
+            "",
+            "ResourceQuota",
+            spec(
+                hard={"pods": 3},
+                scopeSelector={
+                    "matchExpressions": [{"scopeName": "PriorityClass", "operator": operator, "values": values}],
+                },
+            ),
+            "" if is_good else "spec.scopeSelector.matchExpressions[0].values",
+        )
+        for operator, values, is_good in (
+            ("In", ["high"], True),
+            ("In", [], False),
+            ("NotIn", [], False),
+            ("Exists", [], True),
+            ("Exists", ["high"], False),
+            ("DoesNotExist", ["high"], False),
+        )
+    ),
+    Case("node network", "", "Node", spec(podCIDR="10.244.0.0"), "spec.podCIDRs[0]"),
     Case("quota amount", "", "ResourceQuota", spec(hard={"pods": "x"}), "spec.hard.pods"),
     Case("quota negative", "", "ResourceQuota", spec(hard={"pods": "-1"}), "spec.hard[pods]"),
     Case("limits", "", "LimitRange", spec(limits=[{"type": "Container", "max": {"cpu": 2}, "min": {"cpu": 1}}])),

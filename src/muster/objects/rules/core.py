@@ -13,7 +13,7 @@ from muster.objects.names import (
     validate_qualified_name,
 )
 from muster.objects.quantity import Quantity
-from muster.objects.resource_quotas import SCOPES, kind_of
+from muster.objects.resource_quotas import SCOPES, is_whole, kind_of
 from muster.objects.rules.containers import resource_name_problems
 from muster.objects.rules.placement import check_taints
 from muster.objects.rules.report import (
@@ -114,9 +114,9 @@ def check_node(report: Report, raw: Raw, old: Raw | None) -> None:
     check_taints(report, spec, "spec")
     for word in ("capacity", "allocatable"):
         check_quantities(report, obj(status, word), f"status.{word}")
-    for network in texts(spec, "podCIDRs"):
-        if not is_network(network):
-            report.invalid("spec.podCIDRs", network, "must be a network such as 10.244.0.0/24")
+    for index, network in enumerate(texts(spec, "podCIDRs") or [text(spec, "podCIDR")]):
+        if network and not is_network(network):
+            report.invalid(f"spec.podCIDRs[{index}]", network, "must be a network such as 10.244.0.0/24")
     if old is not None:
         for word in ("providerID", "podCIDR"):
             before = text(obj(old, "spec"), word)
@@ -127,11 +127,13 @@ def check_node(report: Report, raw: Raw, old: Raw | None) -> None:
 def check_resource_quota(report: Report, raw: Raw, old: Raw | None) -> None:
     spec = obj(raw, "spec")
     amounts = {name.replace("count/", "", 1): value for name, value in obj(spec, "hard").items()}
-    check_quantities(report, amounts, "spec.hard")
+    good = check_quantities(report, amounts, "spec.hard")
     before = obj(obj(old, "spec"), "hard")
     for name in obj(spec, "hard"):
         if "/" not in name and not kind_of(name) and name not in before:
             report.invalid(f"spec.hard[{name}]", name, "must be a standard resource for quota")
+        elif is_whole(name) and (amount := good.get(name.replace("count/", "", 1))) and amount != Quantity.of(amount.value()):
+            report.invalid(f"spec.hard[{name}]", str(amount), "must be an integer")
     if old is not None:
         check_immutable(report, spec.get("scopes"), obj(old, "spec").get("scopes"), "spec.scopes")
         return
@@ -139,6 +141,12 @@ def check_resource_quota(report: Report, raw: Raw, old: Raw | None) -> None:
     named = [("spec.scopes", scope, "Exists") for scope in texts(spec, "scopes")]
     named += [(where, text(one, "scopeName"), text(one, "operator")) for where, one in selected]
     _check_scopes(report, named, list(obj(spec, "hard")))
+    for where, one in selected:
+        operator = text(one, "operator")
+        if operator in ("In", "NotIn") and not texts(one, "values"):
+            report.required(f"{where}.values", f"must be at least one value when operator is {operator}")
+        elif operator in ("Exists", "DoesNotExist") and texts(one, "values"):
+            report.invalid(f"{where}.values", texts(one, "values"), f"must be no value when operator is {operator}")
 
 
 def _check_scopes(report: Report, named: list[tuple[str, str, str]], bounded: list[str]) -> None:
