@@ -132,6 +132,15 @@ def test_what_containers_do_not_state() -> None:
     assert counted("pods", some).unstated == {"memory", "requests.memory", "limits.cpu", "limits.memory"}
 
 
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+LIKED = "preferredDuringSchedulingIgnoredDuringExecution"
+ELSEWHERE: Raw = {"topologyKey": "zone", "namespaces": ["other"]}
+
+
+def near(term: Raw) -> Raw:
+    return {"podAffinity": {REQUIRED: [{"topologyKey": "zone"}, {"topologyKey": "zone", **term}]}}
+
+
 @pytest.mark.parametrize(
     ("scope", "spec", "holds"),
     [
@@ -150,6 +159,22 @@ def test_what_containers_do_not_state() -> None:
         pytest.param(Scope("PriorityClass", "NotIn", ("a",)), {}, True, id="not in"),
         pytest.param(Scope("PriorityClass", "NotIn", ("a",)), {"priorityClassName": "a"}, False, id="not in, but is"),
         pytest.param(Scope("PriorityClass", "DoesNotExist"), {}, True, id="there is none"),
+        *(
+            pytest.param(Scope("CrossNamespacePodAffinity"), {"affinity": affinity}, holds, id=why)
+            for why, affinity, holds in (
+                ("near pods of its own namespace", near({}), False),
+                ("near pods of a namespace that it names", near({"namespaces": ["other"]}), True),
+                ("names no namespace", near({"namespaces": []}), False),
+                ("away from pods of all namespaces", {"podAntiAffinity": near({"namespaceSelector": {}})["podAffinity"]}, True),
+                (
+                    "likes to be near pods elsewhere",
+                    {"podAffinity": {LIKED: [{"weight": 1, "podAffinityTerm": ELSEWHERE}]}},
+                    True,
+                ),
+                ("goes by nodes", {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchFields": []}]}}}, False),
+            )
+        ),
+        pytest.param(Scope("CrossNamespacePodAffinity"), {}, False, id="it may run anywhere"),
         pytest.param(Scope("Unheard"), {}, False, id="a scope that nobody knows"),
     ],
 )

@@ -269,7 +269,7 @@ def test_delete_bodies(server: RunningServer, namespace: str, body: Any, code: i
         ("application/merge-patch+json", {"metadata": {"name": "other"}}, 400),
         ("application/merge-patch+json", {"metadata": {"namespace": "other"}}, 400),
         ("application/merge-patch+json", {"metadata": None}, 400),
-        ("application/merge-patch+json", {"kind": "Secret"}, 400),
+        ("application/merge-patch+json", {"kind": "Secret"}, 422),
         ("application/merge-patch+json", {"metadata": {"resourceVersion": "1"}}, 409),
         ("application/merge-patch+json", {"data": 5}, 422),
         ("application/json-patch+json", {}, 400),

@@ -23,8 +23,22 @@ def test_a_new_job_selects_its_pods_by_its_uid(server: RunningServer, namespace:
         "controller-uid": uid,
         "job-name": "j",
     }
-    managed = made["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"]
-    assert "f:selector" not in managed, "nobody asked for it"
+    assert made["metadata"]["labels"] == labels
+    managed = made["metadata"]["managedFields"][0]["fieldsV1"]
+    assert "f:selector" not in managed["f:spec"], "nobody asked for it"
+    assert "f:metadata" not in managed, "nor for labels"
+
+
+def test_a_job_without_labels_has_those_of_its_pods(server: RunningServer, namespace: str) -> None:
+    jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
+    job = _job("j")
+    job["spec"]["template"]["metadata"] = {"labels": {"app": "x"}}
+    made = server.create(jobs, job)
+    assert made["metadata"]["labels"] == made["spec"]["template"]["metadata"]["labels"]
+    found = server.request("GET", f"{jobs}?labelSelector=app%3Dx,job-name%3Dj").json["items"]
+    assert [one["metadata"]["name"] for one in found] == ["j"]
+    own = server.create(jobs, {**job, "metadata": {"name": "k", "labels": {"own": "1"}}})
+    assert own["metadata"]["labels"] == {"own": "1"}
 
 
 def test_a_selector_of_ones_own_stays(server: RunningServer, namespace: str) -> None:
@@ -34,7 +48,7 @@ def test_a_selector_of_ones_own_stays(server: RunningServer, namespace: str) -> 
     job["spec"]["template"]["metadata"] = {"labels": {"a": "b"}}
     made = server.create(jobs, job)
     assert made["spec"]["selector"] == own
-    assert made["spec"]["template"]["metadata"]["labels"] == {"a": "b"}
+    assert made["spec"]["template"]["metadata"]["labels"] == made["metadata"]["labels"] == {"a": "b"}
 
 
 def test_the_selector_cannot_be_taken_away(server: RunningServer, namespace: str) -> None:

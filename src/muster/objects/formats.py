@@ -14,6 +14,7 @@ from muster.objects.time import parse_time
 _ORDINARY_TIME = re.compile(  # one that exists in every year and month, so that most need no closer look
     r"[12]\d{3}-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?Z", re.ASCII
 )
+_SIX_DECIMALS = re.compile(r":\d\d\.\d{6}(?!\d)", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _HOSTNAME = re.compile(
     r"(?=.{1,253}\Z)[a-zA-Z0-9]([-a-zA-Z0-9]{0,61}[a-zA-Z0-9])?(\.[a-zA-Z0-9]([-a-zA-Z0-9]{0,61}[a-zA-Z0-9])?)*"
@@ -31,6 +32,10 @@ _OBJECT_ID = re.compile(r"[0-9a-fA-F]{24}")
 
 def is_date_time(text: str) -> bool:
     return _ORDINARY_TIME.fullmatch(text) is not None or not _raises(parse_time, text)
+
+
+def is_micro_time(text: str) -> bool:
+    return _SIX_DECIMALS.search(text) is not None and is_date_time(text)
 
 
 def is_base64(text: str) -> bool:
@@ -82,6 +87,9 @@ def _raises(parse: Callable[[str], object], text: str) -> bool:
         return True
     return False
 
+
+MICRO_TIME = (is_micro_time, "a time with microseconds, such as 2026-11-15T20:05:41.000000Z")
+"""What is asked of a date-time with `time.MICRO`, and what a message calls it."""
 
 STRING_FORMATS: Mapping[str, tuple[Callable[[str], bool], str]] = {
     "date-time": (is_date_time, "a time such as 2026-11-15T20:05:41Z"),

@@ -38,6 +38,7 @@ _KINDS: Final[Mapping[str, str]] = {
     **dict.fromkeys((CLAIMS, "requests.storage"), CLAIMS),
     **{name: name for name in _ALIASES},
 }
+_WHOLE: Final = frozenset({PODS, SERVICES, "services.nodeports", "services.loadbalancers", CLAIMS, *_ALIASES})
 _MUST_BE_STATED: Final[Mapping[str, tuple[str, str]]] = {
     "cpu": ("requests", "cpu"),
     "memory": ("requests", "memory"),
@@ -61,6 +62,11 @@ def kind_of(name: str) -> str:
     return ""
 
 
+def is_whole(name: str) -> bool:
+    """Whether a resource of a quota is a number of objects, of which there are no fractions."""
+    return name in _WHOLE or name.startswith("count/")
+
+
 def _is_extended(name: str) -> bool:
     return "/" in name and "kubernetes.io/" not in name and not name.startswith("requests.")
 
@@ -74,6 +80,8 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
     amounts: Amounts
     is_terminating: bool = False
     is_best_effort: bool = False
+    is_across_namespaces: bool = False
+    """Whether it wants to be near to, or away from, pods of namespaces that it names."""
     priority_class: str = ""
     unstated: frozenset[str] = frozenset()
     """Of the resources that containers must state, those that some container does not."""
@@ -95,6 +103,7 @@ class _PodSpec(msgspec.Struct, rename="camel"):
     overhead: Quantities | None = None
     active_deadline_seconds: Any = None
     priority_class_name: Any = None
+    affinity: Any = None
 
 
 class _PodStatus(msgspec.Struct):
@@ -151,7 +160,8 @@ def _counted_pod(pod: _Pod) -> Counted:
     stay, first, overhead = spec.containers or [], spec.init_containers or [], spec.overhead or {}
     priority_class = str(spec.priority_class_name or "")
     asked = (tuple(map(_key, stay)), tuple(map(_key, first)), tuple(overhead.items()))
-    key = (is_ended, is_terminating, priority_class, asked)
+    is_across = spec.affinity is not None and _is_across_namespaces(spec.affinity)
+    key = (is_ended, is_terminating, is_across, priority_class, asked)
     found = _shared.get(key)
     if found is None:
         every = [*stay, *first]
@@ -161,6 +171,7 @@ def _counted_pod(pod: _Pod) -> Counted:
             is_best_effort=not any(
                 _amount(value) for one in every for word in ("requests", "limits") for value in _basic(_stated(one, word))
             ),
+            is_across_namespaces=is_across,
             priority_class=priority_class,
             unstated=frozenset(
                 resource
@@ -174,6 +185,18 @@ def _counted_pod(pod: _Pod) -> Counted:
                 _shared.clear()
             _shared[key] = found
     return found
+
+
+def _is_across_namespaces(affinity: Any) -> bool:
+    for word in ("podAffinity", "podAntiAffinity"):
+        wanted = obj(affinity, word)
+        terms = [term for _, term in objs(wanted, "requiredDuringSchedulingIgnoredDuringExecution", "")]
+        terms += [
+            obj(liked, "podAffinityTerm") for _, liked in objs(wanted, "preferredDuringSchedulingIgnoredDuringExecution", "")
+        ]
+        if any(term.get("namespaces") or term.get("namespaceSelector") is not None for term in terms):
+            return True
+    return False
 
 
 def _key(container: _Container) -> Any:
@@ -268,7 +291,7 @@ def _amount(value: str | int | float) -> Quantity:
 # -- what a quota says ---------------------------------------------------------------------------------------------------------
 
 
-SCOPES: Final = ("Terminating", "NotTerminating", "BestEffort", "NotBestEffort", "PriorityClass")
+SCOPES: Final = ("Terminating", "NotTerminating", "BestEffort", "NotBestEffort", "PriorityClass", "CrossNamespacePodAffinity")
 
 
 class Scope(msgspec.Struct, frozen=True):
@@ -286,6 +309,8 @@ class Scope(msgspec.Struct, frozen=True):
                 return pod.is_best_effort
             case "NotBestEffort":
                 return not pod.is_best_effort
+            case "CrossNamespacePodAffinity":
+                return pod.is_across_namespaces
             case "PriorityClass":
                 return self._selects(pod.priority_class)
         return False

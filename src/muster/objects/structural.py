@@ -21,7 +21,7 @@ from muster.objects.schema import EMBEDDED, NATIVE, NULL_IS_ABSENT, PRESERVE, sc
 from muster.objects.status import Cause, Raw
 from muster.objects.structural_check import Check, Rules, check_of
 from muster.objects.structural_definition import CAUSES_MAX, definition_causes, definition_warnings
-from muster.objects.structural_shape import Budget, Fill, Trim, fill_of, trim_of
+from muster.objects.structural_shape import Budget, Fill, Trim, fill_of, trim_of, with_items
 
 _OF_THE_WHOLE = frozenset({"required", "minProperties", "maxProperties", "enum", "allOf", "anyOf", "oneOf", "not"})
 
@@ -65,6 +65,11 @@ class Structural:
         RequestEntityTooLarge when the defaults are many times what an object may be.
         """
         filled = self._fill(raw, Budget(), settled) if self._fill else raw
+        return filled if isinstance(filled, dict) else raw
+
+    def with_items(self, raw: Raw) -> Raw:
+        """`raw` with an empty item for each null in a list, which is what one means in a kind of Kubernetes' own."""
+        filled = with_items(self.schema, raw) if self._rules.is_native else raw
         return filled if isinstance(filled, dict) else raw
 
     def prune(self, raw: Raw) -> tuple[Raw, list[str]]:

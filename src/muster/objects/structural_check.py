@@ -17,12 +17,13 @@ from typing import Any
 
 import msgspec
 
-from muster.objects.formats import INTEGER_RANGES, STRING_FORMATS
+from muster.objects.formats import INTEGER_RANGES, MICRO_TIME, STRING_FORMATS
 from muster.objects.regex import TEXT_LEN_MAX, compile_pattern
 from muster.objects.rules.metadata import check_embedded
 from muster.objects.rules.report import Enough, Report
 from muster.objects.schema import EMBEDDED, NULL_IS_ABSENT
 from muster.objects.status import Raw, shown
+from muster.objects.time import MICRO
 
 Problem = tuple[str, str, str]
 Check = Callable[[Any], list[Problem] | None]
@@ -30,6 +31,8 @@ Check = Callable[[Any], list[Problem] | None]
 INVALID = "FieldValueInvalid"
 REQUIRED = "FieldValueRequired"
 TYPE_INVALID = "FieldValueTypeInvalid"
+NOT_NULL = ", not null"
+"""The end of what is said of a null that is none of the values."""
 NOT_SUPPORTED = "FieldValueNotSupported"
 DUPLICATE = "FieldValueDuplicate"
 TOO_LONG = "FieldValueTooLong"
@@ -66,7 +69,7 @@ def key_path(key: str) -> str:
 def check_of(schema: Raw, rules: Rules) -> Check:
     """The check that `schema` stands for."""
     if _is_word_list(schema):
-        return _enum_checks(schema)[0]
+        return _enum_checks(schema, are_words=True)[0]
     rules = rules.at(schema)
     checks = [*_type_checks(schema, rules), *_enum_checks(schema), *_junctor_checks(schema, rules)]
     checks = [check for check in checks if check is not _anything]
@@ -302,7 +305,7 @@ def _string(schema: Raw, rules: Rules) -> Check:
         checks.append(bounds)
     if isinstance(schema.get("pattern"), str):
         checks.append(_pattern(schema["pattern"], schema.get("format")))
-    known = STRING_FORMATS.get(str(schema.get("format")))
+    known = MICRO_TIME if schema.get(MICRO) is True else STRING_FORMATS.get(str(schema.get("format")))
     if known is not None:
         is_type = rules.is_native and schema["format"] in _READ_BY_GO
         checks.append(_format(*known, TYPE_INVALID if is_type else INVALID))
@@ -401,7 +404,8 @@ def _int_or_string(schema: Raw, rules: Rules) -> Check:
 # -- any type ---------------------------------------------------------------------------------------------------------------
 
 
-def _enum_checks(schema: Raw) -> list[Check]:
+def _enum_checks(schema: Raw, *, are_words: bool = False) -> list[Check]:
+    """`are_words`: no other check says that anything but a text is of the wrong type."""
     values = schema.get("enum")
     if not isinstance(values, list):
         return []
@@ -415,6 +419,8 @@ def _enum_checks(schema: Raw) -> list[Check]:
                 return None
         elif (type(value), value) in known:
             return None
+        if are_words and type(value) is not str:
+            return _wrong_type(value, "string")
         return [("", NOT_SUPPORTED, f"Unsupported value: {shown(value)}: supported values: {allowed}")]
 
     return [check]

@@ -179,6 +179,26 @@ def _fill_list(child: Fill) -> Fill:
     return fill
 
 
+_EMPTY: Final[Mapping[str, Any]] = {"object": {}, "array": [], "string": "", "integer": 0, "number": 0, "boolean": False}
+
+
+def with_items(schema: Raw, value: Any) -> Any:
+    """`value` with an empty item wherever a list has null, as Go reads it. Slow: for what was found wrong."""
+    if isinstance(value, list):
+        items = schema.get("items")
+        if not isinstance(items, dict):
+            return value
+        empty = _EMPTY.get(str(items.get("type")))
+        return [copy_json(empty) if item is None else with_items(items, item) for item in value]
+    if isinstance(value, dict):
+        properties, extra = schema.get("properties") or {}, schema.get("additionalProperties")
+        return {
+            key: with_items(inner, item) if isinstance(inner := properties.get(key, extra), dict) else item
+            for key, item in value.items()
+        }
+    return value
+
+
 def _size(value: Any) -> int:
     """About the length of `value` as JSON; what is short there and large in memory counts a little more."""
     if isinstance(value, dict):

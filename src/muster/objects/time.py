@@ -19,7 +19,7 @@ import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Annotated, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
@@ -29,7 +29,13 @@ Clock = Callable[[], float]
 Otherwise = TypeVar("Otherwise", float, None)
 
 Timestamp = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"})]
-"""The type of a view's field that holds a time with whole seconds, or with microseconds where Kubernetes says MicroTime."""
+"""The type of a view's field that holds a time with whole seconds."""
+
+MICRO: Final = "x-muster-micro-time"
+"""On a text of the format date-time: it has six decimals, Kubernetes' MicroTime. Its clients can read no other."""
+
+MicroTimestamp = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time", MICRO: True})]
+"""The type of a view's field that holds a time with microseconds."""
 
 wall_clock: Clock = time.time  # noqa: TID251 - the one real clock, handed to everything else
 

@@ -38,6 +38,7 @@ from muster.objects.rules import (
     networking,
     pods,
     services,
+    statuses,
     storage,
     webhooks,
     workloads,
@@ -55,8 +56,9 @@ Rule = Callable[[Report, Raw, Raw | None], None]
 def validate_object(resource: Resource, raw: Raw, old: Raw | None = None, subresource: str = "") -> list[Cause]:
     """Everything that stands against storing `raw` in place of `old` (None when it is new).
 
-    A write to the status subresource is held against the rules for metadata alone: its spec is the old one's. So is an update
-    that changes nothing but metadata and status, because the rest has passed before. Nor are metadata that it leaves alone.
+    A write to the status subresource is held against the rules for metadata and for the status (`rules.statuses`) alone: its
+    spec is the old one's. Of an update that changes nothing but metadata and status, metadata alone count, because the rest has
+    passed before. Metadata that it leaves alone are not looked at either.
     """
     report = Report(told_max=CAUSES_MAX)
     with contextlib.suppress(Enough):
@@ -78,6 +80,8 @@ def _check(report: Report, resource: Resource, raw: Raw, old: Raw | None, subres
             report.causes += validate_crd(raw, old)
         elif key in _RULES:
             _RULES[key](report, raw, old)
+    if subresource == "status" and not resource.is_custom:
+        statuses.check_status(report, (resource.group, resource.kind), raw, old)
     if resource.group == "" and resource.kind in ("Node", "Pod") and _may_say_other_bandwidth(raw, old, subresource):
         # Annotations are metadata, so these hold for every update; only what it makes wrong is reported.
         bandwidth.check_annotations(report, resource.kind, raw, old)

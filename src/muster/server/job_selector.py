@@ -3,6 +3,8 @@
 Unless `spec.manualSelector` is set, a Job selects its pods by its own uid, so that two Jobs never share any. `kubectl logs
 job/x` and `kubectl describe job` go by it. A selector that a client writes itself is left alone; the schema's rules judge it.
 
+A Job that has no labels gets those of its pods: `kubectl get jobs -l job-name=x` finds it.
+
 An admission hook: on the event loop, reads nothing but the request.
 """
 
@@ -25,24 +27,26 @@ class JobSelector(Hook):
         resource, raw = request.resource, request.object
         if request.operation != "CREATE" or (resource.group, resource.kind) != ("batch", "Job") or raw is None:
             return None
-        spec = raw.get("spec")
-        uid = raw["metadata"].get("uid")
-        if not isinstance(spec, dict) or not uid or spec.get("manualSelector") is True or spec.get("selector"):
-            return None
-        template = spec.get("template")
-        if not isinstance(template, dict):
+        spec, uid = raw.get("spec"), raw["metadata"].get("uid")
+        template = spec.get("template") if isinstance(spec, dict) else None
+        if not isinstance(spec, dict) or not isinstance(template, dict) or not uid:
             return None
         metadata = template.get("metadata") or {}
         if not isinstance(metadata, dict) or not isinstance(metadata.get("labels") or {}, dict):
             return None  # of the wrong type, which validation will say
-        name = request.name
-        own = {UID_LABEL: uid, _OLD_UID_LABEL: uid}
-        if len(name) <= 63:  # longer names are no values of labels
-            own |= {NAME_LABEL: name, _OLD_NAME_LABEL: name}
-        labels = {**(metadata.get("labels") or {}), **own}
-        filled = {
-            **spec,
-            "selector": {"matchLabels": {UID_LABEL: uid}},
-            "template": {**template, "metadata": {**metadata, "labels": labels}},
-        }
-        return {**raw, "spec": filled}
+        labels = metadata.get("labels") or {}
+        filled = raw
+        if spec.get("manualSelector") is not True and not spec.get("selector"):
+            labels = {**labels, **_own_labels(str(uid), request.name)}
+            of_pods = {**template, "metadata": {**metadata, "labels": labels}}
+            filled = {**raw, "spec": {**spec, "selector": {"matchLabels": {UID_LABEL: uid}}, "template": of_pods}}
+        if labels and not raw["metadata"].get("labels"):
+            filled = {**filled, "metadata": {**raw["metadata"], "labels": dict(labels)}}
+        return None if filled is raw else filled
+
+
+def _own_labels(uid: str, name: str) -> Raw:
+    labels = {UID_LABEL: uid, _OLD_UID_LABEL: uid}
+    if len(name) <= 63:  # longer names are no values of labels
+        labels |= {NAME_LABEL: name, _OLD_NAME_LABEL: name}
+    return labels

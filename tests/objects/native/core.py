@@ -94,6 +94,46 @@ CORE = [
     ),
     Case("quota scope of cpu", "", "ResourceQuota", spec(hard={"cpu": 3}, scopes=["BestEffort"]), "spec.scopes"),
     Case("quota scope of services", "", "ResourceQuota", spec(hard={"services": 3}, scopes=["Terminating"]), "spec.scopes"),
+    Case(
+        "quota scope of pods near others",
+        "",
+        "ResourceQuota",
+        spec(hard={"pods": 3, "cpu": 1}, scopes=["CrossNamespacePodAffinity"]),
+        since="1.22",
+    ),
+    Case(
+        "quota scope of pods near others, of services",
+        "",
+        "ResourceQuota",
+        spec(hard={"services": 3}, scopes=["CrossNamespacePodAffinity"]),
+        "spec.scopes",
+    ),
+    Case("quota of half a pod", "", "ResourceQuota", spec(hard={"pods": "1.5"}), "spec.hard[pods]"),
+    Case("quota of half a job", "", "ResourceQuota", spec(hard={"count/jobs.batch": "500m"}), "spec.hard[count/jobs.batch]"),
+    Case("quota of a thousand pods", "", "ResourceQuota", spec(hard={"pods": "1k", "cpu": "1500m"})),
+    *(
+        Case(
+            f"quota scope {operator} {', '.join(values) or 'nothing'}",
+            "",
+            "ResourceQuota",
+            spec(
+                hard={"pods": 3},
+                scopeSelector={
+                    "matchExpressions": [{"scopeName": "PriorityClass", "operator": operator, "values": values}],
+                },
+            ),
+            "" if is_good else "spec.scopeSelector.matchExpressions[0].values",
+        )
+        for operator, values, is_good in (
+            ("In", ["high"], True),
+            ("In", [], False),
+            ("NotIn", [], False),
+            ("Exists", [], True),
+            ("Exists", ["high"], False),
+            ("DoesNotExist", ["high"], False),
+        )
+    ),
+    Case("node network", "", "Node", spec(podCIDR="10.244.0.0"), "spec.podCIDRs[0]"),
     Case("quota amount", "", "ResourceQuota", spec(hard={"pods": "x"}), "spec.hard.pods"),
     Case("quota negative", "", "ResourceQuota", spec(hard={"pods": "-1"}), "spec.hard[pods]"),
     Case("limits", "", "LimitRange", spec(limits=[{"type": "Container", "max": {"cpu": 2}, "min": {"cpu": 1}}])),
@@ -143,6 +183,29 @@ CORE = [
         "LimitRange",
         spec(limits=[{"type": "PersistentVolumeClaim", "max": {"cpu": 1}}]),
         "spec.limits[0].limits",
+    ),
+    *(
+        Case(f"limits of {kind}: {name} in {word}", "", "LimitRange", spec(limits=[{"type": kind, word: {name: 1}}]), refused)
+        for kind, word, name, refused in (
+            ("Container", "max", "cpus", "spec.limits[0].max[cpus]"),
+            ("Container", "min", "storage", "spec.limits[0].min[storage]"),
+            ("Container", "default", "requests.cpu", "spec.limits[0].default[requests.cpu]"),
+            ("Container", "defaultRequest", "pods", "spec.limits[0].defaultRequest[pods]"),
+            ("Container", "max", "example.com/gpu", ""),
+            ("Container", "max", "hugepages-2Mi", ""),
+            ("Pod", "max", "storage", "spec.limits[0].max[storage]"),
+            ("Pod", "maxLimitRequestRatio", "gpu", "spec.limits[0].maxLimitRequestRatio[gpu]"),
+            ("example.com/thing", "max", "gpu", "spec.limits[0].max[gpu]"),
+            ("example.com/thing", "max", "pods", ""),
+            ("example.com/thing", "max", "example.com/gpu", ""),
+        )
+    ),
+    Case(
+        "limits of claims: of what is nothing",
+        "",
+        "LimitRange",
+        spec(limits=[{"type": "PersistentVolumeClaim", "max": {"storage": 1}, "min": {"volumes": 1}}]),
+        "spec.limits[0].min[volumes]",
     ),
     Case("limits twice", "", "LimitRange", spec(limits=[{"type": "Pod"}, {"type": "Pod"}]), "spec.limits[1].type"),
     Case("event", "", "Event", {"involvedObject": {"kind": "Pod", "namespace": "default", "name": "p"}}),

@@ -188,6 +188,18 @@ GROUPS = [
         "preemption policy", "scheduling.k8s.io", "PriorityClass", {"value": 1, "preemptionPolicy": "Often"}, "preemptionPolicy"
     ),
     Case("lease", "coordination.k8s.io", "Lease", spec(holderIdentity="x", leaseDurationSeconds=15)),
+    *(
+        Case(f"lease renewed at {time or 'no time'}", "coordination.k8s.io", "Lease", spec(renewTime=time), refused)
+        for time, refused in (
+            ("2026-11-15T20:05:41.000250Z", ""),
+            ("2026-11-15T20:05:41.000250+02:00", ""),
+            (None, ""),
+            ("2026-11-15T20:05:41Z", "spec.renewTime"),
+            ("2026-11-15T20:05:41.1Z", "spec.renewTime"),
+            ("2026-11-15T20:05:41.0002507Z", "spec.renewTime"),
+            ("2026-02-30T20:05:41.000250Z", "spec.renewTime"),
+        )
+    ),
     Case("lease duration", "coordination.k8s.io", "Lease", spec(leaseDurationSeconds=0), "spec.leaseDurationSeconds"),
     Case("storage class", "storage.k8s.io", "StorageClass", {"provisioner": "a.b/c"}),
     Case(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.objects.native.case import LABELS, MAIN, Case, container, env, node_affinity, pod, resources, spec
 
+_SECCOMP = "securityContext.seccompProfile.localhostProfile"
+_VOLUME = "spec.volumes[0]"
 _HOST_PORT = {"containerPort": 1, "hostPort": 2}
 
 PODS = [
@@ -13,7 +15,7 @@ PODS = [
     Case("image with a space", "", "Pod", container(image=" x"), "spec.containers[0].image"),
     Case("container name", "", "Pod", container(name="A_b"), "spec.containers[0].name"),
     Case("container twice", "", "Pod", spec(containers=[MAIN, MAIN]), "spec.containers[1].name"),
-    Case("init container of the same name", "", "Pod", pod(initContainers=[MAIN]), "spec.containers[0].name"),
+    Case("init container of the same name", "", "Pod", pod(initContainers=[MAIN]), "spec.initContainers[0].name"),
     Case(
         "ephemeral on create",
         "",
@@ -25,7 +27,88 @@ PODS = [
     Case("restart policy", "", "Pod", pod(restartPolicy="Sometimes"), "spec.restartPolicy"),
     Case("pull policy", "", "Pod", container(imagePullPolicy="Maybe"), "spec.containers[0].imagePullPolicy"),
     Case("dns policy", "", "Pod", pod(dnsPolicy="x"), "spec.dnsPolicy"),
-    Case("dns policy None without servers", "", "Pod", pod(dnsPolicy="None"), "spec.dnsConfig.nameservers"),
+    Case("no spec", "", "Pod", {}, "spec.containers"),
+    Case("dns policy None without settings", "", "Pod", pod(dnsPolicy="None"), "spec.dnsConfig"),
+    Case(
+        "dns policy None without servers",
+        "",
+        "Pod",
+        pod(dnsPolicy="None", dnsConfig={"searches": ["a"]}),
+        "spec.dnsConfig.nameservers",
+    ),
+    Case("name server", "", "Pod", pod(dnsConfig={"nameservers": ["10.0.0.1", "x"]}), "spec.dnsConfig.nameservers[1]"),
+    Case("kernel parameter", "", "Pod", pod(securityContext={"sysctls": [{"name": "kernel.shm_rmid_forced", "value": "1"}]})),
+    Case(
+        "kernel parameter misspelt",
+        "",
+        "Pod",
+        pod(securityContext={"sysctls": [{"name": "kernel shm", "value": "1"}]}),
+        "spec.securityContext.sysctls[0].name",
+    ),
+    *(
+        Case(f"seccomp {why}", "", "Pod", make(securityContext={"seccompProfile": profile}), path + refused if refused else "")
+        for make, path in ((pod, "spec."), (container, "spec.containers[0]."))
+        for why, profile, refused in (
+            ("of the runtime", {"type": "RuntimeDefault"}, ""),
+            ("of the node", {"type": "Localhost", "localhostProfile": "a/b.json"}, ""),
+            ("of the node without a name", {"type": "Localhost"}, _SECCOMP),
+            ("of the runtime with a name", {"type": "RuntimeDefault", "localhostProfile": "a"}, _SECCOMP),
+            ("from elsewhere", {"type": "Localhost", "localhostProfile": "../a"}, _SECCOMP),
+        )
+    ),
+    *(
+        Case(f"files of a {word} {why}", "", "Pod", pod(volumes=[{"name": "v", word: source}]), refused)
+        for word, source, why, refused in (
+            ("configMap", {"name": "m", "items": [{"key": "k", "path": "a/b"}]}, "inside", ""),
+            (
+                "configMap",
+                {"name": "m", "items": [{"key": "k", "path": "../a"}]},
+                "outside",
+                f"{_VOLUME}.configMap.items[0].path",
+            ),
+            (
+                "secret",
+                {"secretName": "m", "items": [{"key": "k", "path": "/a"}]},
+                "outside",
+                f"{_VOLUME}.secret.items[0].path",
+            ),
+            (
+                "downwardAPI",
+                {"items": [{"path": "a/../../b", "fieldRef": {"fieldPath": "metadata.name"}}]},
+                "outside",
+                f"{_VOLUME}.downwardAPI.items[0].path",
+            ),
+            (
+                "projected",
+                {"sources": [{"secret": {"name": "m", "items": [{"key": "k", "path": ".."}]}}]},
+                "outside",
+                f"{_VOLUME}.projected.sources[0].secret.items[0].path",
+            ),
+        )
+    ),
+    Case(
+        "empty directory below 0",
+        "",
+        "Pod",
+        pod(volumes=[{"name": "v", "emptyDir": {"sizeLimit": "-1"}}]),
+        f"{_VOLUME}.emptyDir.sizeLimit",
+    ),
+    *(
+        Case(f"{word} at port {port}", "", "Pod", container(**{word: make(port)}), refused)
+        for word, make, path in (
+            ("livenessProbe", lambda port: {"tcpSocket": {"port": port}}, "livenessProbe.tcpSocket.port"),
+            ("lifecycle", lambda port: {"preStop": {"httpGet": {"port": port, "path": "/"}}}, "lifecycle.preStop.httpGet.port"),
+        )
+        for port, refused in (
+            (80, ""),
+            ("http", ""),
+            (0, f"spec.containers[0].{path}"),
+            (65536, f"spec.containers[0].{path}"),
+            ("a b", f"spec.containers[0].{path}"),
+        )
+    ),
+    Case("variable from nowhere", "", "Pod", env(valueFrom={}), "spec.containers[0].env[0].valueFrom"),
+    Case("variables from nowhere", "", "Pod", container(envFrom=[{}]), "spec.containers[0].envFrom[0]"),
     Case("grace period below 0", "", "Pod", pod(terminationGracePeriodSeconds=-1)),
     Case("deadline 0", "", "Pod", pod(activeDeadlineSeconds=0), "spec.activeDeadlineSeconds"),
     Case("hostname", "", "Pod", pod(hostname="a.b"), "spec.hostname"),

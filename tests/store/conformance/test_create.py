@@ -222,12 +222,41 @@ async def test_pods_get_kubernetes_defaults(store: Store, namespace: str) -> Non
     assert created["status"]["qosClass"] == "BestEffort"
 
 
+GOOD: Raw = {"spec": {"containers": [{"name": "a", "image": "a"}]}}
+
+
+async def test_what_is_not_stored_may_say_anything_of_the_right_type(store: Store, namespace: str) -> None:
+    pods = await store.resource("", "Pod")
+    metadata = {"name": "x", "creationTimestamp": "2001-01-01T00:00:00Z", "uid": "u", "generation": 7, "selfLink": "/x"}
+    created = await store.create(
+        pods, {"metadata": metadata, **GOOD, "status": {"phase": "Odd", "podIP": "nowhere"}}, namespace
+    )
+    assert created["status"]["phase"] == "Pending"
+    assert created["metadata"]["uid"] != "u"
+    assert not created["metadata"]["creationTimestamp"].startswith("2001")
+
+
+async def test_null_in_a_list_is_an_empty_item(store: Store, namespace: str) -> None:
+    pods = await store.resource("", "Pod")
+    one = {"name": "a", "image": "a", "args": ["x", None], "env": []}
+    created = await store.create(pods, {"metadata": {"name": "x"}, "spec": {"containers": [one]}}, namespace)
+    assert created["spec"]["containers"][0]["args"] == ["x", ""]
+    for spec, fields in (
+        ({"containers": [None]}, {"spec.containers[0].name", "spec.containers[0].image"}),
+        ({"containers": [{**one, "env": [None]}]}, {"spec.containers[0].env[0].name"}),
+    ):
+        with pytest.raises(Invalid) as refused:
+            await store.create(pods, {"metadata": {"name": "y"}, "spec": spec}, namespace)
+        assert {cause.field for cause in refused.value.causes} == fields
+
+
 @pytest.mark.parametrize(
     ("kind", "body"),
     [
         pytest.param("Pod", {"spec": {"containers": [{"name": "a", "image": 1}]}}, id="number for text"),
         pytest.param("Pod", {"spec": {"containers": {}}}, id="object for list"),
         pytest.param("Pod", {"spec": {"hostNetwork": "yes"}}, id="text for truth"),
+        pytest.param("Pod", {"spec": {"restartPolicy": 5}}, id="number for one of some words"),
         pytest.param(
             "Pod", {"spec": {"containers": [{"name": "a", "ports": [{"containerPort": 2**40}]}]}}, id="beyond 32 bits"
         ),
@@ -237,6 +266,14 @@ async def test_pods_get_kubernetes_defaults(store: Store, namespace: str) -> Non
         pytest.param("ConfigMap", {"binaryData": {"a": "%%"}}, id="no base64"),
         pytest.param("Secret", {"stringData": {"a": 5}}, id="number for a secret"),
         pytest.param("ConfigMap", {"metadata": {"name": "x", "labels": {"a": 1}}}, id="number for a label"),
+        # Nothing of these is stored.
+        pytest.param("ConfigMap", {"metadata": {"name": "x", "creationTimestamp": 5}}, id="number for the time of creation"),
+        pytest.param("ConfigMap", {"metadata": {"name": "x", "deletionTimestamp": "soon"}}, id="no time of deletion"),
+        pytest.param("ConfigMap", {"metadata": {"name": "x", "generation": "5"}}, id="text for the generation"),
+        pytest.param("ConfigMap", {"metadata": {"name": "x", "uid": 5}}, id="number for the uid"),
+        pytest.param("Pod", {**GOOD, "status": "Running"}, id="text for a status"),
+        pytest.param("Pod", {**GOOD, "status": {"phase": 5}}, id="number in a status"),
+        pytest.param("Pod", {**GOOD, "status": {"startTime": "now"}}, id="no time in a status"),
     ],
 )
 async def test_wrong_types_make_no_object_of_the_kind(store: Store, namespace: str, kind: str, body: dict[str, Any]) -> None:

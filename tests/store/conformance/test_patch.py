@@ -186,6 +186,28 @@ async def test_a_patch_can_not_rename(store: Store, namespace: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "patch",
+    [
+        pytest.param({"kind": "Secret"}, id="another kind"),
+        pytest.param({"apiVersion": "v2"}, id="another version"),
+        pytest.param([{"op": "replace", "path": "/kind", "value": "Secret"}], id="another kind, as an operation"),
+        pytest.param({"metadata": {"uid": "00000000-0000-4000-8000-000000000000"}}, id="another uid"),
+    ],
+)
+async def test_a_patch_can_not_make_another_object(store: Store, namespace: str, patch: Any) -> None:
+    patch_type = PatchType.JSON if isinstance(patch, list) else PatchType.MERGE
+    maps = await store.resource("", "ConfigMap")
+    created = await store.create(maps, config_map("a"), namespace)
+    with pytest.raises(Invalid):
+        await store.patch(maps, "a", patch, namespace, patch_type=patch_type)
+    assert await store.get(maps, "a", namespace) == created
+    async with custom_kind(store) as widgets:
+        await store.create(widgets, widget(widgets.group, "a"), namespace)
+        with pytest.raises(Invalid):
+            await store.patch(widgets, "a", patch, namespace, patch_type=patch_type)
+
+
+@pytest.mark.parametrize(
     ("patch", "patch_type"),
     [
         pytest.param([{"op": "add"}], PatchType.JSON, id="an operation without path"),

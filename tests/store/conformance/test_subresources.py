@@ -45,6 +45,63 @@ async def test_status_of_a_pod(store: Store, namespace: str) -> None:
     assert await store.get(pods, "a", namespace) == patched
 
 
+BALANCER = "status.loadBalancer.ingress[0]"
+
+
+def _balanced(**ingress: str) -> Raw:
+    return {"loadBalancer": {"ingress": [ingress]}}
+
+
+@pytest.mark.parametrize(
+    ("group", "kind", "status", "refused"),
+    [
+        pytest.param("", "Pod", {"podIP": "10.1.2"}, ["status.podIPs[0]"], id="pod at no address"),
+        pytest.param("", "Pod", {"podIPs": [{"ip": "10.1.2.3"}, {"ip": "fd00::1"}]}, [], id="pod of two families"),
+        pytest.param("", "Pod", {"podIPs": [{"ip": "10.1.2.3"}, {"ip": "10.1.2.4"}]}, ["status.podIPs"], id="pod, one family"),
+        pytest.param("batch", "Job", {"active": -1, "failed": -2}, ["status.active", "status.failed"], id="job below 0"),
+        pytest.param("batch", "Job", {"active": 1, "succeeded": 2}, [], id="job"),
+        pytest.param(
+            "apps", "Deployment", {"unavailableReplicas": -1}, ["status.unavailableReplicas"], id="deployment below 0"
+        ),
+        pytest.param("apps", "Deployment", {"replicas": 2, "readyReplicas": 2, "availableReplicas": 1}, [], id="deployment"),
+        pytest.param(
+            "apps",
+            "Deployment",
+            {"replicas": 1, "readyReplicas": 2, "availableReplicas": 1},
+            ["status.readyReplicas"],
+            id="deployment, more ready than there are",
+        ),
+        pytest.param(
+            "apps",
+            "ReplicaSet",
+            {"replicas": 2, "readyReplicas": 1, "availableReplicas": 2},
+            ["status.availableReplicas"],
+            id="replicas, more available than ready",
+        ),
+        pytest.param("apps", "StatefulSet", {"currentReplicas": -1}, ["status.currentReplicas"], id="stateful set below 0"),
+        pytest.param("networking.k8s.io", "Ingress", _balanced(ip="10.1.2"), [f"{BALANCER}.ip"], id="ingress at no address"),
+        pytest.param(
+            "networking.k8s.io", "Ingress", _balanced(hostname="10.1.2.3"), [f"{BALANCER}.hostname"], id="ingress at no name"
+        ),
+        pytest.param("networking.k8s.io", "Ingress", _balanced(ip="fd00::1", hostname="a.example"), [], id="ingress"),
+        pytest.param("", "Service", _balanced(ip="x"), [f"{BALANCER}.ip"], id="service at no address"),
+    ],
+)
+async def test_what_a_status_may_say(
+    store: Store, namespace: str, group: str, kind: str, status: Raw, refused: list[str]
+) -> None:
+    resource = await store.resource(group, kind)
+    made = await store.create(resource, some_object(kind, unique("status")), namespace)
+    name = made["metadata"]["name"]
+    if not refused:
+        patched = await store.patch(resource, name, {"status": status}, namespace, subresource="status")
+        assert status.items() <= patched["status"].items()
+        return
+    with pytest.raises(Invalid) as caught:
+        await store.patch(resource, name, {"status": status}, namespace, subresource="status")
+    assert {cause.field for cause in caught.value.causes} == {*refused}
+
+
 OWNERS = [{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": "00000000-0000-4000-8000-000000000000"}]
 SENT: Raw = {
     "labels": {"sent": "1"},

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from muster.objects.kinds.base import AGE, Native, NativeObject, between, one_of
 from muster.objects.resources import Column, Resource
-from muster.objects.time import Timestamp
+from muster.objects.time import MicroTimestamp
 
 
 class LeaseSpec(Native):
@@ -14,8 +14,8 @@ class LeaseSpec(Native):
 
     holder_identity: Annotated[str | None, "Who holds it."] = None
     lease_duration_seconds: Annotated[int | None, between(1), "How long after `renewTime` others must wait."] = None
-    acquire_time: Annotated[Timestamp, "When the holder got it."] = ""
-    renew_time: Annotated[Timestamp, "When the holder last confirmed it."] = ""
+    acquire_time: Annotated[MicroTimestamp, "When the holder got it."] = ""
+    renew_time: Annotated[MicroTimestamp, "When the holder last confirmed it."] = ""
     lease_transitions: Annotated[int | None, between(0), "How often it has changed hands."] = None
     strategy: Annotated[str | None, one_of("OldestEmulationVersion"), "How the next holder is chosen."] = None
     preferred_holder: Annotated[str | None, "Who shall get it next."] = None

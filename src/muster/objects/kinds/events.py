@@ -13,7 +13,7 @@ from muster.objects.kinds.base import Native, NativeObject
 from muster.objects.kinds.references import ObjectReference
 from muster.objects.resources import Column, Conversion, Resource
 from muster.objects.status import Raw
-from muster.objects.time import Timestamp
+from muster.objects.time import MicroTimestamp, Timestamp
 from muster.objects.view import Int32
 
 
@@ -28,7 +28,7 @@ class EventSeries(Native):
     """The same thing again and again."""
 
     count: Annotated[Int32, "How often so far."] = 0
-    last_observed_time: Annotated[Timestamp, "When last."] = ""
+    last_observed_time: Annotated[MicroTimestamp, "When last."] = ""
 
 
 class Event(NativeObject, kw_only=True):
@@ -42,7 +42,7 @@ class Event(NativeObject, kw_only=True):
     last_timestamp: Annotated[Timestamp, "When it was last seen."] = ""
     count: Annotated[Int32, "How often it was seen."] = 0
     type: Annotated[str, "Normal or Warning."] = ""
-    event_time: Annotated[Timestamp, "When it happened, to the microsecond."] = ""
+    event_time: Annotated[MicroTimestamp, "When it happened, to the microsecond."] = ""
     series: Annotated[EventSeries | None, "Set when it goes on."] = None
     action: Annotated[str, "What was done about it."] = ""
     related: Annotated[ObjectReference | None, "A second object."] = None
@@ -53,7 +53,7 @@ class Event(NativeObject, kw_only=True):
 class EventsEvent(NativeObject, kw_only=True):
     """Something that happened to an object, in the newer group's spelling."""
 
-    event_time: Annotated[Timestamp, "When it happened, to the microsecond."] = ""
+    event_time: Annotated[MicroTimestamp, "When it happened, to the microsecond."] = ""
     series: Annotated[EventSeries | None, "Set when it goes on."] = None
     reporting_controller: Annotated[str, "Controller that reported it."] = ""
     reporting_instance: Annotated[str, "Which instance of it."] = ""

@@ -47,7 +47,7 @@ def check_containers(report: Report, spec: Raw, path: str) -> None:
     if not containers:
         report.required(f"{path}.containers", "a pod needs at least one container")
     volumes = {text(volume, "name"): volume for _, volume in objs(spec, "volumes", path)}
-    unique(report, [*inits, *containers, *objs(spec, "ephemeralContainers", path)])
+    unique(report, [*containers, *inits, *objs(spec, "ephemeralContainers", path)])
     for where, container in containers:
         _check_container(report, container, where, spec, volumes)
     _check_host_ports(report, containers)
@@ -88,6 +88,7 @@ def _check_container(report: Report, container: Raw, path: str, spec: Raw, volum
         handler = obj(container, "lifecycle").get(word)
         if isinstance(handler, dict):
             _check_one_of(report, handler, _HOOKS, f"{path}.lifecycle.{word}")
+            _check_port_of(report, handler, f"{path}.lifecycle.{word}")
     _check_security(report, obj(container, "securityContext"), f"{path}.securityContext")
 
 
@@ -125,12 +126,12 @@ def _check_env(report: Report, container: Raw, path: str) -> None:
             continue
         if text(variable, "value"):
             report.invalid(f"{where}.valueFrom", "", "may not be specified when `value` is not empty")
-        _check_one_of(report, source, _ENV_SOURCES, f"{where}.valueFrom")
+        _check_source(report, source, _ENV_SOURCES, f"{where}.valueFrom")
         field = text(obj(source, "fieldRef"), "fieldPath")
         if isinstance(source.get("fieldRef"), dict) and field.partition("[")[0] not in _FIELD_PATHS:
             report.unsupported(f"{where}.valueFrom.fieldRef.fieldPath", field, _FIELD_PATHS)
     for where, source in objs(container, "envFrom", path):
-        _check_one_of(report, source, ("configMapRef", "secretRef"), where)
+        _check_source(report, source, ("configMapRef", "secretRef"), where)
         for word in ("configMapRef", "secretRef"):
             if isinstance(source.get(word), dict) and not text(source[word], "name"):
                 report.required(f"{where}.{word}.name")
@@ -143,17 +144,18 @@ def _is_plain_variable(variable: Raw) -> bool:
 
 
 def _check_mounts(report: Report, container: Raw, path: str, volumes: Mapping[str, Raw]) -> None:
-    mounts = list(objs(container, "volumeMounts", path))
-    unique(report, mounts, "mountPath")
-    for where, mount in mounts:
-        name = text(mount, "name")
+    taken: set[str] = set()
+    for where, mount in objs(container, "volumeMounts", path):
+        name, at = text(mount, "name"), text(mount, "mountPath")
         if name not in volumes:
-            report.invalid(f"{where}.name", name, "the pod has no volume of this name")
-        if not text(mount, "mountPath"):
+            report.not_found(f"{where}.name", name)
+        if not at:
             report.required(f"{where}.mountPath")
+        elif at in taken:
+            report.invalid(f"{where}.mountPath", at, "must be unique")
+        taken.add(at)
         for word in ("subPath", "subPathExpr"):
-            value = text(mount, word)
-            if value.startswith("/") or ".." in value.split("/"):
+            if not is_inside(value := text(mount, word)):
                 report.invalid(f"{where}.{word}", value, "must be relative and may not contain '..'")
         if text(mount, "subPath") and text(mount, "subPathExpr"):
             report.invalid(f"{where}.subPathExpr", text(mount, "subPathExpr"), "subPathExpr and subPath exclude each other")
@@ -164,6 +166,11 @@ def _check_mounts(report: Report, container: Raw, path: str, volumes: Mapping[st
             text(device, "name"), {}
         ):
             report.invalid(f"{where}.name", text(device, "name"), "the pod has no claim or ephemeral volume of this name")
+
+
+def is_inside(path: str) -> bool:
+    """Whether a path leads from where it starts to something below."""
+    return not path.startswith("/") and ".." not in path.split("/")
 
 
 def check_resources(report: Report, resources: Raw, path: str, spec: Raw) -> None:
@@ -189,10 +196,7 @@ def check_resources(report: Report, resources: Raw, path: str, spec: Raw) -> Non
 def _check_amounts(report: Report, amounts: Raw, path: str) -> dict[str, Quantity]:
     good: dict[str, Quantity] = {}
     for name, value in amounts.items():
-        problems = validate_qualified_name(name)
-        if not problems and "/" not in name and name not in _STANDARD and not name.startswith("hugepages-"):
-            problems = ["must be cpu, memory, ephemeral-storage, hugepages-<size>, or have a domain, as in example.com/gpu"]
-        report.names(f"{path}[{name}]", name, problems)
+        report.names(f"{path}[{name}]", name, resource_name_problems(name))
         amount = check_quantity(report, value, f"{path}[{name}]")
         if amount is None:
             continue
@@ -200,6 +204,14 @@ def _check_amounts(report: Report, amounts: Raw, path: str) -> dict[str, Quantit
             report.invalid(f"{path}[{name}]", value, "must be an integer")
         good[name] = amount
     return good
+
+
+def resource_name_problems(name: str) -> list[str]:
+    """What stands against a container asking for a resource of this name."""
+    problems = validate_qualified_name(name)
+    if not problems and "/" not in name and name not in _STANDARD and not name.startswith("hugepages-"):
+        problems = ["must be cpu, memory, ephemeral-storage, hugepages-<size>, or have a domain, as in example.com/gpu"]
+    return problems
 
 
 def _is_extended(name: str) -> bool:
@@ -213,10 +225,29 @@ def _is_exact(name: str) -> bool:
 
 def _check_probe(report: Report, probe: Raw, path: str, *, must_succeed_once: bool) -> None:
     _check_one_of(report, probe, _HANDLERS, path)
+    _check_port_of(report, probe, path)
     if must_succeed_once and number(probe, "successThreshold", 1) != 1:
         report.invalid(f"{path}.successThreshold", probe.get("successThreshold"), "must be 1")
     if isinstance(probe.get("exec"), dict) and not texts(probe["exec"], "command"):
         report.required(f"{path}.exec.command")
+
+
+def _check_source(report: Report, owner: Raw, words: tuple[str, ...], path: str) -> None:
+    """Where a variable comes from: one of `words`."""
+    if all(owner.get(word) is None for word in words):
+        report.invalid(path, "", f"must specify one of: {', '.join(f'`{word}`' for word in words[:-1])} or `{words[-1]}`")
+    else:
+        _check_one_of(report, owner, words, path)
+
+
+def _check_port_of(report: Report, handler: Raw, path: str) -> None:
+    """Where a probe or a hook knocks: a number, or the name of a port."""
+    for word in ("httpGet", "tcpSocket"):
+        port = obj(handler, word).get("port")
+        if isinstance(port, str):
+            report.names(f"{path}.{word}.port", port, validate_port_name(port))
+        elif isinstance(port, int) and not 1 <= port <= 65535:
+            report.invalid(f"{path}.{word}.port", port, "must be between 1 and 65535, inclusive")
 
 
 def _check_one_of(report: Report, owner: Raw, words: tuple[str, ...], path: str) -> None:
@@ -227,7 +258,21 @@ def _check_one_of(report: Report, owner: Raw, words: tuple[str, ...], path: str)
         report.forbidden(f"{path}.{word}", f"may not be set together with {given[0]}")
 
 
+def check_seccomp(report: Report, context: Raw, path: str) -> None:
+    """A profile of the node's own is named, and inside the directory of such profiles; others have no name."""
+    profile = obj(context, "seccompProfile")
+    kind, file = text(profile, "type"), text(profile, "localhostProfile")
+    field = f"{path}.seccompProfile.localhostProfile"
+    if kind == "Localhost" and not file:
+        report.required(field, "must be set when seccomp type is Localhost")
+    elif kind and kind != "Localhost" and profile.get("localhostProfile") is not None:
+        report.invalid(field, file, "can only be set when seccomp type is Localhost")
+    elif not is_inside(file):
+        report.invalid(field, file, "must be relative and may not contain '..'")
+
+
 def _check_security(report: Report, context: Raw, path: str) -> None:
+    check_seccomp(report, context, path)
     if context.get("allowPrivilegeEscalation") is not False:
         return
     added = texts(obj(context, "capabilities"), "add")

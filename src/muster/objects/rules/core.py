@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -12,7 +13,8 @@ from muster.objects.names import (
     validate_qualified_name,
 )
 from muster.objects.quantity import Quantity
-from muster.objects.resource_quotas import SCOPES, kind_of
+from muster.objects.resource_quotas import SCOPES, is_whole, kind_of
+from muster.objects.rules.containers import resource_name_problems
 from muster.objects.rules.placement import check_taints
 from muster.objects.rules.report import (
     Report,
@@ -31,6 +33,7 @@ CONFIG_BYTES_MAX: Final = 1024 * 1024
 _JSON_KEYS: Final = frozenset({".dockerconfigjson", ".dockercfg"})
 """Of Secrets with what a registry asks for."""
 _LIMIT_TYPES: Final = ("Pod", "Container", "PersistentVolumeClaim")
+_NOT_OF_PODS: Final = ("default", "defaultRequest")
 
 
 # -- configuration ----------------------------------------------------------------------------------------------------------
@@ -111,9 +114,9 @@ def check_node(report: Report, raw: Raw, old: Raw | None) -> None:
     check_taints(report, spec, "spec")
     for word in ("capacity", "allocatable"):
         check_quantities(report, obj(status, word), f"status.{word}")
-    for network in texts(spec, "podCIDRs"):
-        if not is_network(network):
-            report.invalid("spec.podCIDRs", network, "must be a network such as 10.244.0.0/24")
+    for index, network in enumerate(texts(spec, "podCIDRs") or [text(spec, "podCIDR")]):
+        if network and not is_network(network):
+            report.invalid(f"spec.podCIDRs[{index}]", network, "must be a network such as 10.244.0.0/24")
     if old is not None:
         for word in ("providerID", "podCIDR"):
             before = text(obj(old, "spec"), word)
@@ -124,11 +127,13 @@ def check_node(report: Report, raw: Raw, old: Raw | None) -> None:
 def check_resource_quota(report: Report, raw: Raw, old: Raw | None) -> None:
     spec = obj(raw, "spec")
     amounts = {name.replace("count/", "", 1): value for name, value in obj(spec, "hard").items()}
-    check_quantities(report, amounts, "spec.hard")
+    good = check_quantities(report, amounts, "spec.hard")
     before = obj(obj(old, "spec"), "hard")
     for name in obj(spec, "hard"):
         if "/" not in name and not kind_of(name) and name not in before:
             report.invalid(f"spec.hard[{name}]", name, "must be a standard resource for quota")
+        elif is_whole(name) and (amount := good.get(name.replace("count/", "", 1))) and amount != Quantity.of(amount.value()):
+            report.invalid(f"spec.hard[{name}]", str(amount), "must be an integer")
     if old is not None:
         check_immutable(report, spec.get("scopes"), obj(old, "spec").get("scopes"), "spec.scopes")
         return
@@ -136,6 +141,12 @@ def check_resource_quota(report: Report, raw: Raw, old: Raw | None) -> None:
     named = [("spec.scopes", scope, "Exists") for scope in texts(spec, "scopes")]
     named += [(where, text(one, "scopeName"), text(one, "operator")) for where, one in selected]
     _check_scopes(report, named, list(obj(spec, "hard")))
+    for where, one in selected:
+        operator = text(one, "operator")
+        if operator in ("In", "NotIn") and not texts(one, "values"):
+            report.required(f"{where}.values", f"must be at least one value when operator is {operator}")
+        elif operator in ("Exists", "DoesNotExist") and texts(one, "values"):
+            report.invalid(f"{where}.values", texts(one, "values"), f"must be no value when operator is {operator}")
 
 
 def _check_scopes(report: Report, named: list[tuple[str, str, str]], bounded: list[str]) -> None:
@@ -165,7 +176,8 @@ def check_limit_range(report: Report, raw: Raw, old: Raw | None) -> None:
             word: check_quantities(report, obj(item, word), f"{where}.{word}")
             for word in ("min", "max", "default", "defaultRequest", "maxLimitRequestRatio")
         }
-        for word in ("default", "defaultRequest"):
+        _check_bounded(report, where, kind, amounts)
+        for word in _NOT_OF_PODS:
             if kind == "Pod" and item.get(word):
                 report.forbidden(f"{where}.{word}", "may not be specified when `type` is 'Pod'")
         order = ("min", "defaultRequest", "default", "max")
@@ -184,6 +196,20 @@ def check_limit_range(report: Report, raw: Raw, old: Raw | None) -> None:
             _check_ratio(
                 report, f"{where}.maxLimitRequestRatio[{name}]", ratio, amounts["min"].get(name), amounts["max"].get(name)
             )
+
+
+def _check_bounded(report: Report, where: str, kind: str, amounts: Mapping[str, Mapping[str, Quantity]]) -> None:
+    """What is bounded has to be something that there is: of containers what they can ask for, of others more."""
+    for word, named in amounts.items():
+        if kind == "Pod" and word in _NOT_OF_PODS:
+            continue
+        for name in named:
+            field = f"{where}.{word}[{name}]"
+            if kind in ("Pod", "Container"):
+                if not validate_qualified_name(name):  # which is said already
+                    report.names(field, name, resource_name_problems(name))
+            elif "/" not in name and name != "storage" and not kind_of(name):
+                report.invalid(field, name, "must be a standard resource type or fully qualified")
 
 
 def _check_ratio(report: Report, field: str, ratio: Quantity, least: Quantity | None, most: Quantity | None) -> None:

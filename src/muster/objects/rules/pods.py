@@ -10,9 +10,27 @@ from typing import Any, Final
 import msgspec
 
 from muster.objects.names import validate_label_name, validate_qualified_name, validate_subdomain
-from muster.objects.rules.containers import CONTAINERS_CHECKED, check_containers, check_resources, check_variables
+from muster.objects.rules.containers import (
+    CONTAINERS_CHECKED,
+    check_containers,
+    check_resources,
+    check_seccomp,
+    check_variables,
+    is_inside,
+)
 from muster.objects.rules.placement import check_placement
-from muster.objects.rules.report import Report, check_labels, check_quantities, number, obj, objs, text, texts, unique
+from muster.objects.rules.report import (
+    Report,
+    check_labels,
+    check_quantities,
+    check_quantity,
+    number,
+    obj,
+    objs,
+    text,
+    texts,
+    unique,
+)
 from muster.objects.status import Raw
 from muster.objects.view import copy_json
 
@@ -26,7 +44,7 @@ _CHANGEABLE: Final = (
 def check_pod(report: Report, raw: Raw, old: Raw | None, subresource: str) -> None:
     spec = obj(raw, "spec")
     if not isinstance(raw.get("spec"), dict):
-        report.required("spec", "a pod needs containers")
+        report.required("spec.containers", "a pod needs at least one container")
         return
     if old is None:
         check_pod_spec(report, spec, "spec")
@@ -43,7 +61,7 @@ def check_template(report: Report, template: Raw, path: str) -> None:
     """A pod template inside another object."""
     spec = template.get("spec")
     if not isinstance(spec, dict):
-        report.required(f"{path}.spec", "a pod needs containers")
+        report.required(f"{path}.spec.containers", "a pod needs at least one container")
         return
     check_labels(report, obj(template, "metadata").get("labels"), f"{path}.metadata.labels")
     check_pod_spec(report, spec, f"{path}.spec")
@@ -65,6 +83,8 @@ def check_pod_spec(report: Report, spec: Raw, path: str) -> None:
         _good[likeness] = None
 
 
+_SYSCTL: Final = re.compile(r"[a-z0-9](?:[-_a-z0-9]*[a-z0-9])?(?:[./][a-z0-9](?:[-_a-z0-9]*[a-z0-9])?)*", re.ASCII)
+_SYSCTL_LEN_MAX: Final = 253
 _GOOD_MAX: Final = 4096
 _good: Final[dict[bytes, None]] = {}
 """Specs that keep to all rules, but for what `_likeness` leaves out, by a digest. Only ever a shortcut: what is not here is
@@ -107,6 +127,11 @@ def _check_all(report: Report, spec: Raw, path: str) -> None:
             report.names(f"{path}.{word}", value, validate(value))
     if "schedulerName" in spec and not text(spec, "schedulerName"):
         report.required(f"{path}.schedulerName")
+    check_seccomp(report, obj(spec, "securityContext"), f"{path}.securityContext")
+    for where, parameter in objs(obj(spec, "securityContext"), "sysctls", f"{path}.securityContext"):
+        name = text(parameter, "name")
+        if len(name) > _SYSCTL_LEN_MAX or not _SYSCTL.fullmatch(name):
+            report.invalid(f"{where}.name", name, "must be the name of a kernel parameter, such as net.core.somaxconn")
     if spec.get("hostPID") is True and spec.get("shareProcessNamespace") is True:
         report.invalid(f"{path}.shareProcessNamespace", True, "shareProcessNamespace and hostPID exclude each other")
     gates = list(objs(spec, "schedulingGates", path))
@@ -138,9 +163,25 @@ def _check_volumes(report: Report, spec: Raw, path: str) -> None:
             source_of = volume.get(word)
             if isinstance(source_of, dict) and not text(source_of, key):
                 report.required(f"{where}.{word}.{key}")
+        for word in ("configMap", "secret", "downwardAPI"):
+            _check_files(report, obj(volume, word), f"{where}.{word}")
+        for part_at, part in objs(obj(volume, "projected"), "sources", f"{where}.projected"):
+            for word in ("configMap", "secret", "downwardAPI"):
+                _check_files(report, obj(part, word), f"{part_at}.{word}")
+        size = obj(volume, "emptyDir").get("sizeLimit")
+        if size is not None:
+            check_quantity(report, size, f"{where}.emptyDir.sizeLimit")
         host = text(obj(volume, "hostPath"), "path")
         if "hostPath" in volume and (not host or ".." in host.split("/")):
             report.invalid(f"{where}.hostPath.path", host, "must be a path without '..'")
+
+
+def _check_files(report: Report, source: Raw, path: str) -> None:
+    """The files of a volume are inside it."""
+    for where, item in objs(source, "items", path):
+        file = text(item, "path")
+        if not is_inside(file):
+            report.invalid(f"{where}.path", file, "must be relative and may not contain '..'")
 
 
 def _check_hostname(report: Report, spec: Raw, path: str) -> None:
@@ -155,11 +196,13 @@ def _check_network(report: Report, spec: Raw, path: str) -> None:
     if subdomain:
         report.names(f"{path}.subdomain", subdomain, validate_label_name(subdomain))
     nameservers = texts(obj(spec, "dnsConfig"), "nameservers")
-    if spec.get("dnsPolicy") == "None" and not nameservers:
+    if spec.get("dnsPolicy") == "None" and not obj(spec, "dnsConfig"):
+        report.required(f"{path}.dnsConfig", "must provide `dnsConfig` when `dnsPolicy` is None")
+    elif spec.get("dnsPolicy") == "None" and not nameservers:
         report.required(f"{path}.dnsConfig.nameservers", "must provide at least one name server when dnsPolicy is None")
-    for address in nameservers:
+    for index, address in enumerate(nameservers):
         if not is_ip(address):
-            report.invalid(f"{path}.dnsConfig.nameservers", address, "must be an IP address")
+            report.invalid(f"{path}.dnsConfig.nameservers[{index}]", address, "must be an IP address")
     for where, alias in objs(spec, "hostAliases", path):
         if not is_ip(text(alias, "ip")):
             report.invalid(f"{where}.ip", text(alias, "ip"), "must be an IP address")

@@ -70,6 +70,9 @@ class Report:
     def forbidden(self, field: str, message: str) -> None:
         self._add(Cause(field=field, message=f"Forbidden: {message}", reason="FieldValueForbidden"))
 
+    def not_found(self, field: str, value: Any) -> None:
+        self._add(Cause(field=field, message=f"Not found: {shown(value)}", reason="FieldValueNotFound"))
+
     def duplicate(self, field: str, value: Any) -> None:
         self._add(Cause(field=field, message=f"Duplicate value: {shown(value)}", reason="FieldValueDuplicate"))
 

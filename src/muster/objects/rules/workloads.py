@@ -141,7 +141,9 @@ def _check_job_spec(report: Report, spec: Raw, path: str) -> None:
     template = obj(spec, "template")
     check_template(report, template, f"{path}.template")
     policy = text(obj(template, "spec"), "restartPolicy")
-    if policy not in ("OnFailure", "Never"):
+    if policy in ("", "Always"):  # which is filled in where nobody says
+        report.required(f"{path}.template.spec.restartPolicy", 'valid values: "OnFailure", "Never"')
+    elif policy not in ("OnFailure", "Never"):
         report.unsupported(f"{path}.template.spec.restartPolicy", policy, ["OnFailure", "Never"])
     if spec.get("completionMode") == "Indexed" and spec.get("completions") is None:
         report.required(f"{path}.completions", "when completion mode is Indexed")

@@ -41,6 +41,8 @@ class Creates:
         now_text = format_time(self._core.clock())
         # A node reports its state when it registers; everyone else's status comes later, through the subresource.
         drop_status = resource.has_status and not (resource.kind == "Node" and resource.group == "")
+        if parts := rules.dropped(raw, drop_status=drop_status):
+            self._shaper.check_dropped(served, resource, key[1], parts)
         raw = await self._shaped(served, resource, raw, context, now_text=now_text, drop_status=drop_status, is_sent=True)
         await self._shaper.pause(served, context)
         raw = self._shaper.track(served, resource, raw, None, context)

@@ -73,9 +73,10 @@ class Patches:
         # All but the status and metadata is taken from `current` then, so it may be read once and be part of both.
         is_shared = patch_type is PatchType.MERGE and subresource == "status"
         patched = patched_with(current, patch, patch_type, served.schema(resource))
+        rules.check_same_kind(resource, patched)
         raw = rules.conform(resource, patched)
         rules.check_same_name(resource, raw, key)
-        rules.check_version(resource, raw, record, required=False)
+        rules.check_version(resource, raw, record, required=False, is_patched=True)
         return await self._updates.replace(
             txn,
             resource,

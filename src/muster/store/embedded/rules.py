@@ -23,6 +23,7 @@ from muster.objects.status import (
     NotFound,
     Raw,
     RequestEntityTooLarge,
+    shown,
 )
 from muster.store.contract import Preconditions
 from muster.store.embedded.records import Key, Record
@@ -33,6 +34,7 @@ _canonical = msgspec.json.Encoder(order="sorted").encode
 
 SYSTEM_FIELDS = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink")
 """Metadata that only the store sets."""
+_SYSTEM_FIELDS = frozenset(SYSTEM_FIELDS)
 _OWN_FIELDS = (*SYSTEM_FIELDS, "resourceVersion")
 
 _EMPTY_IS_ABSENT = frozenset(
@@ -139,6 +141,19 @@ def conform(resource: Resource, obj: Mapping[str, Any]) -> Raw:
     return raw
 
 
+def check_same_kind(resource: Resource, patched: Mapping[str, Any]) -> None:
+    """A patch can't make an object one of another kind."""
+    expected = {"apiVersion": resource.api_version, "kind": resource.kind}
+    causes = [
+        Cause(field, f"Invalid value: {shown(given)}: must be {wanted}")
+        for field, wanted in expected.items()
+        if (given := patched.get(field)) and given != wanted
+    ]
+    if causes:
+        meta = patched.get("metadata")
+        raise invalid(resource, str(meta.get("name") or "") if isinstance(meta, Mapping) else "", causes)
+
+
 def check_namespace(resource: Resource, raw: Raw, namespace: str | None) -> str:
     """The namespace of a write, set in `raw`; "" for kinds without. The request and the object must not disagree."""
     meta = raw["metadata"]
@@ -203,8 +218,9 @@ def check_preconditions(resource: Resource, record: Record, preconditions: Preco
         raise conflict(resource, record.name, why + "The object might have been modified")
 
 
-def check_version(resource: Resource, raw: Raw, record: Record, *, required: bool) -> None:
-    """Optimistic concurrency: a resourceVersion in the object must be the stored one. Likewise the uid."""
+def check_version(resource: Resource, raw: Raw, record: Record, *, required: bool, is_patched: bool = False) -> None:
+    """Optimistic concurrency: a resourceVersion in the object must be the stored one. Likewise the uid, which a patch might
+    change, where a whole object that names another one is meant for another one."""
     meta = raw["metadata"]
     given = meta.get("resourceVersion")
     if given is not None and not isinstance(given, str):
@@ -217,10 +233,23 @@ def check_version(resource: Resource, raw: Raw, record: Record, *, required: boo
         raise invalid(resource, record.name, [cause])
     uid = meta.get("uid")
     if uid and uid != record.uid:
+        if is_patched:
+            cause = Cause("metadata.uid", f"Invalid value: {shown(uid)}: field is immutable")
+            raise invalid(resource, record.name, [cause])
         raise other_uid(resource, record, uid)
 
 
 # --- create ------------------------------------------------------------------------------------------------------
+
+
+def dropped(raw: Raw, *, drop_status: bool) -> Raw:
+    """What of a new object `stamp_new` drops though somebody sent it: most send nothing of it."""
+    meta, parts = raw["metadata"], {}
+    if not _SYSTEM_FIELDS.isdisjoint(meta):
+        parts["metadata"] = {field: meta[field] for field in SYSTEM_FIELDS if field in meta}
+    if drop_status and raw.get("status"):
+        parts["status"] = raw["status"]
+    return parts
 
 
 def stamp_new(resource: Resource, raw: Raw, *, uid: str, now_text: str, drop_status: bool) -> None:

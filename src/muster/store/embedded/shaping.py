@@ -11,7 +11,7 @@ they change.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -19,9 +19,10 @@ from muster.objects.kinds.defaults import apply_defaults
 from muster.objects.patch.common import is_same_json
 from muster.objects.patch.managed import track_update
 from muster.objects.resources import Resource
+from muster.objects.schema import NATIVE, NULL_IS_ABSENT
 from muster.objects.status import BadRequest, Cause, Raw
 from muster.objects.structural import CAUSES_MAX, Structural
-from muster.objects.structural_check import TYPE_INVALID
+from muster.objects.structural_check import NOT_NULL, TYPE_INVALID
 from muster.objects.time import Clock
 from muster.objects.unread import unread_fields
 from muster.objects.validation import validate_object
@@ -35,6 +36,9 @@ KindHook = Callable[[Raw, Raw | None, WriteContext], Raw]
 """What a kind adds of its own to a valid object before it is stored: (new, old, context) -> new."""
 
 _encode = msgspec.json.Encoder().encode
+
+_METADATA: Final = Structural({"type": "object", NATIVE: True, NULL_IS_ABSENT: True})
+"""What all kinds have in common."""
 
 
 class Shaper:
@@ -64,7 +68,7 @@ class Shaper:
         `is_sent`: it is what a client sent. Wrong types make that no object of its kind (400), where a patch or a hook that
         puts them into one makes it invalid (422). A custom kind is its metadata to Kubernetes; the rest is for its schema.
         """
-        structural = served.structural(resource)
+        given, structural = raw, served.structural(resource)
         context.size_bytes = self._check_size(resource, raw)
         await context.pause()
         raw = self._fields(served, resource, raw, context)
@@ -101,6 +105,12 @@ class Shaper:
         # What a CRD's schema says may have changed since the object was stored; ours is the same for ever.
         known = None if served.is_from_crd else old
         of_schema = structural.validate(raw, known) if structural is not None else []
+        if of_schema and structural is not None and any(cause.message.endswith(NOT_NULL) for cause in of_schema):
+            whole = structural.with_items(given)
+            if whole != given:
+                return await self.shape(
+                    served, resource, whole, old, context, subresource=subresource, asked=asked, is_sent=is_sent
+                )
         if of_schema or of_rules:
             refuse = unreadable if is_sent and _is_mistyped(of_schema, metadata_only=served.is_custom) else invalid
             raise refuse(resource, str(raw["metadata"].get("name") or ""), _together(of_schema, of_rules))
@@ -109,6 +119,16 @@ class Shaper:
             request.object = raw
             await self.admission.validate(request)
         return raw
+
+    def check_dropped(self, served: Served, resource: Resource, name: str, parts: Raw) -> None:
+        """`parts` of a new object are not stored; what has them of wrong types is no object of its kind all the same. The
+        status of a custom kind is for its schema to judge, when somebody writes it."""
+        causes = _METADATA.validate({"metadata": parts["metadata"]}) if "metadata" in parts else []
+        structural = None if served.is_custom else served.structural(resource)
+        if structural is not None and "status" in parts:
+            causes += structural.validate({"status": structural.with_items(parts)["status"]})
+        if mistyped := [cause for cause in causes if cause.reason == TYPE_INVALID]:
+            raise unreadable(resource, name, mistyped)
 
     def _with_defaults(
         self,
