@@ -34,7 +34,6 @@ STEM: Final = "muster-backup"
 NAME: Final = re.compile(r"muster-(\d{8}T\d{6}Z)-(\d+)(?:\.(\d+))?\.tar", re.ASCII)
 """Of the files that `--to` makes, which `--keep` counts."""
 _DRAFT: Final = re.compile(rf"\.{STEM}\.[0-9a-f]{{12}}\.partial")
-_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----(.*?)-----END CERTIFICATE-----", re.DOTALL)
 _SAME_NAME_MAX: Final = 1000
 _PROGRESS_BYTES: Final = 4 << 20
 
@@ -131,9 +130,10 @@ def refuse_another(target: Target, state: State, data_dir: Path) -> None:
     """CliError when the kubeconfig names another server than the one of `data_dir`, which nobody has named: the keys of the one
     are not worth having for a user who means the other. They are told apart by the CA."""
     from muster.cli.session import resolve
+    from muster.server.certificates import certificates_in
 
     try:
-        own = certificates_in((data_dir / "pki" / "ca.crt").read_bytes())
+        own = set(certificates_in((data_dir / "pki" / "ca.crt").read_bytes()))
     except OSError:
         return  # there are no keys to save, which is said later
     try:
@@ -144,18 +144,13 @@ def refuse_another(target: Target, state: State, data_dir: Path) -> None:
         if target.kubeconfig is not None or target.context is not None:
             raise
         return  # no kubeconfig, so nobody else can be meant
-    if own & certificates_in(trusted):
+    if own.intersection(certificates_in(trusted)):
         return
     raise CliError(
         f"{config.source} names the server {config.server}, and data directory {data_dir} is that of another: --with-keys "
         "saves the directory; name it with --data-dir, or leave out --with-keys to save the server",
         ExitCode.CONFLICT,
     )
-
-
-def certificates_in(pem: bytes) -> frozenset[bytes]:
-    """Those of a bundle, by the text between their ends, however that is broken into lines."""
-    return frozenset(b"".join(text.split()) for text in _CERTIFICATE.findall(pem))
 
 
 def read_keys(data_dir: Path) -> dict[str, bytes]:

@@ -6,7 +6,9 @@ owner's business. Keys and serial numbers come from the cryptography library's o
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -17,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKey
 from cryptography.x509.oid import NameOID
 
 Key = ec.EllipticCurvePrivateKey
+_IN_BUNDLE = re.compile(rb"-----BEGIN CERTIFICATE-----\s.*?-----END CERTIFICATE-----", re.DOTALL)
 _BACKDATE = timedelta(minutes=5)  # a peer's clock may run behind ours
 
 
@@ -94,6 +97,15 @@ def key_pem(key: Key) -> bytes:
 
 def cert_pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def certificates_in(bundle: bytes) -> list[bytes]:
+    """Those of a file in PEM that can be read, in DER. Whatever else is in it is skipped."""
+    found: list[bytes] = []
+    for text in _IN_BUNDLE.findall(bundle):
+        with contextlib.suppress(ValueError):
+            found.append(x509.load_pem_x509_certificate(text).public_bytes(serialization.Encoding.DER))
+    return found
 
 
 def belong_together(certificate: x509.Certificate, key: Key) -> bool:

@@ -22,7 +22,6 @@ import binascii
 import contextlib
 import ipaddress
 import math
-import re
 import ssl
 from collections.abc import AsyncIterator, Hashable
 from typing import Any, Final, Self
@@ -31,11 +30,10 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 from aiohttp.connector import Connection
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding
 from yarl import URL
 
 from muster.objects.status import BadRequest, TooManyRequests
+from muster.server.certificates import certificates_in
 from muster.server.config import ServerLimits
 from muster.server.decoding import decode_json
 from muster.server.metrics import Metrics
@@ -48,7 +46,6 @@ _SHOWN_CHARS_MAX: Final = 200
 _IDLE_S: Final = 30.0
 _DNS_CACHE_S: Final = 10
 _CONTEXTS_MAX: Final = 256
-_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----\s.*?-----END CERTIFICATE-----", re.DOTALL)
 _SAID: Final = {
     401: "the server has asked for the client to provide credentials",
     403: "the server does not allow this request",
@@ -277,11 +274,8 @@ def _new_context(ca_bundle: str) -> ssl.SSLContext:
 
 
 def _certificates(pem: bytes) -> bytes:
-    """Those in a bundle that can be read, in DER. ValueError when there is none."""
-    found: list[bytes] = []
-    for text in _CERTIFICATE.findall(pem):
-        with contextlib.suppress(ValueError):
-            found.append(x509.load_pem_x509_certificate(text).public_bytes(Encoding.DER))
+    """Those in a bundle, in DER. ValueError when there is none."""
+    found = certificates_in(pem)
     if not found:
         raise ValueError("unable to parse bytes as PEM block: there is no certificate in caBundle")
     return b"".join(found)
