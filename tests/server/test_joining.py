@@ -202,6 +202,8 @@ def _weak() -> str:
         pytest.param({"name": 7}, 422, "name", id="name of another type"),
         pytest.param({"domain": "A_B"}, 422, "domain", id="domain"),
         pytest.param({"domain": "d" * 52}, 422, "domain", id="domain that no certificate takes"),
+        pytest.param({"name": "hook.default.svc"}, 422, "name", id="a name of a service"),
+        pytest.param({"name": "hook.default.svc.cluster.local"}, 422, "name", id="a full name of a service"),
         pytest.param({"machineID": ""}, 422, "machineID", id="no machine id"),
         pytest.param({"machineID": "x\n"}, 422, "machineID", id="machine id with a line end"),
         pytest.param({"csr": "hello"}, 422, "csr", id="no csr"),

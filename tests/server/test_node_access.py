@@ -240,6 +240,8 @@ FORBIDDEN: list[tuple[str, str, Any]] = [
     ("PATCH", f"{NODE}/mine", {"metadata": {"labels": {"muster.dev/simulated": "true"}}}),
     ("PATCH", f"{NODE}/mine", {"metadata": {"labels": {"node-restriction.kubernetes.io/zone": "x"}}}),
     ("PATCH", f"{NODE}/mine", {"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}}),
+    ("PATCH", f"{NODE}/mine", {"metadata": {"labels": {"example.com.node-restriction.kubernetes.io/fips": "true"}}}),
+    ("PATCH", f"{NODE}/mine", {"metadata": {"labels": {"of.muster.dev/pool": "best"}}}),
     ("PATCH", f"{NODE}/mine", {"metadata": {"annotations": {"muster.dev/joined": None}}}),
     ("PATCH", f"{NODE}/mine", {"metadata": {"annotations": {"muster.dev/bandwidth": "9Tbps"}}}),
     ("PATCH", f"{NODE}/mine", {"metadata": {"finalizers": ["a.b/c"]}}),

@@ -61,8 +61,8 @@ def check(asked: Join, own: frozenset[str]) -> None:
     problems = validate_subdomain(asked.name)
     if not problems and len(asked.name) > NAME_CHARS_MAX:
         problems = [f"at most {NAME_CHARS_MAX} characters fit into a certificate; give another with --name"]
-    if not problems and (asked.name in own or _is_address(asked.name)):
-        problems = ["it is an address, or a name of this server; give another with --name"]
+    if not problems and (asked.name in own or _is_address(asked.name) or _is_service(asked.name)):
+        problems = ["it is an address, or a name of this server or of a Service; give another with --name"]
     causes += [Cause("name", f"{asked.name[:80]!r}: {problem}") for problem in problems[:1]]
     problems = validate_label_name(asked.domain) if asked.domain else []
     if not problems and len(asked.domain) > DOMAIN_CHARS_MAX:
@@ -113,6 +113,11 @@ def names_for(csr: x509.CertificateSigningRequest, node: str, own: frozenset[str
         if not (plain.is_loopback or plain.is_unspecified or plain.is_multicast):
             found.append(str(plain))
     return [name for name in dict.fromkeys(found) if name not in own][:NAMES_MAX]
+
+
+def _is_service(name: str) -> bool:
+    """A certificate for such a name would vouch for a node where a Service (a webhook, say) is meant."""
+    return name.endswith((".svc", ".svc.cluster.local"))
 
 
 def _is_address(name: str) -> bool:

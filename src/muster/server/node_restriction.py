@@ -35,12 +35,8 @@ POD_ANNOTATIONS: Final = frozenset({Muster.PROGRESS, Muster.RECORDS, Muster.TRAF
 NODE_EVENTS: Final = "default"
 """The namespace of events about objects that have none."""
 _PARTY_LABELS: Final = (KusciaLabel.NODE_DOMAIN, KusciaLabel.NODE_NAMESPACE)
-_GUARDED_LABELS: Final = (
-    "muster.dev/",
-    "kuscia.secretflow/",
-    "node-restriction.kubernetes.io/",
-    "node-role.kubernetes.io/",
-)
+_GUARDED_DOMAINS: Final = ("muster.dev", "kuscia.secretflow", "node-restriction.kubernetes.io", "node-role.kubernetes.io")
+"""Of labels: these, and all below them. Kubernetes tells administrators to write `example.com.node-restriction.kubernetes.io/x`."""
 _AGENT_LABELS: Final = frozenset({Muster.AGENT, KusciaLabel.NODE_RUNTIME})
 _AGENT_ANNOTATION_PREFIX: Final = "muster.dev/agent"
 _VOLATILE: Final = frozenset({"resourceVersion", "managedFields", "generation"})
@@ -177,8 +173,12 @@ def _check_labels(request: AdmissionRequest, party: str, new: Mapping[str, str],
     for key in {*new, *old} - _AGENT_LABELS - {*_PARTY_LABELS}:
         if new.get(key) == old.get(key):
             continue
-        if key.startswith(_GUARDED_LABELS):
+        if _is_below(key.partition("/")[0], _GUARDED_DOMAINS):
             raise refused(request, f"label {key}: a node may not change it; an administrator may: kubectl label node")
+
+
+def _is_below(domain: str, guarded: tuple[str, ...]) -> bool:
+    return any(domain == one or domain.endswith(f".{one}") for one in guarded)
 
 
 def _check_annotations(request: AdmissionRequest, new: Mapping[str, str], old: Mapping[str, str]) -> None:
