@@ -416,6 +416,38 @@ async def test_the_issuer_rotates_its_keys(issuer: OidcIssuer) -> None:
         assert (await tokens.identity(fresh)).user == "oidc:ann"
 
 
+async def test_a_token_that_is_remembered_ends_with_its_key(issuer: OidcIssuer) -> None:
+    """Even if no other token ever comes."""
+    clock = Clock()
+    async with _tokens(_trusting(issuer), clock=clock) as tokens:
+        only = issuer.token(exp=clock.now + 99_999)
+        assert (await tokens.identity(only)).user == "oidc:ann"
+        issuer.keys = [SigningKey("k2", "ES256")]
+        clock.now += oidc_keys.KEYS_AGE_MAX_S
+        await tokens.identity(only)  # makes it look again, in the background
+        keys = tokens._issuers[issuer.url][1]
+        assert keys._task is not None
+        await keys._task
+        with pytest.raises(TokenRefused, match="'k1'"):
+            await tokens.identity(only)
+
+
+async def test_an_issuer_that_withdraws_all_of_its_keys(issuer: OidcIssuer) -> None:
+    clock = Clock()
+    async with _tokens(_trusting(issuer), clock=clock) as tokens:
+        only = issuer.token(exp=clock.now + 99_999)
+        await tokens.identity(only)
+        old, issuer.keys = issuer.keys, []
+        clock.now += oidc_keys.KEYS_AGE_MAX_S
+        with pytest.raises(TokenRefused, match="withdrawn all"):
+            await tokens.identity(issuer.token(SigningKey("k9", "ES256"), exp=clock.now + 60))
+        with pytest.raises(TokenRefused, match="'k1'"):
+            await tokens.identity(only)
+        issuer.keys = old
+        clock.now += oidc_keys.ATTEMPT_SPACING_S
+        assert (await tokens.identity(only)).user == "oidc:ann"
+
+
 async def test_keys_are_kept_while_the_issuer_is_away(issuer: OidcIssuer) -> None:
     clock = Clock()
     async with _tokens(_trusting(issuer), clock=clock) as tokens:

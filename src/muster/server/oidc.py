@@ -82,6 +82,7 @@ class OidcTokens:
         now = self._clock()
         if (cached := self._verified.get(digest)) is not None:
             if now <= cached[1]:
+                keys.refresh_aged()
                 return cached[0]
             del self._verified[digest]
         # What costs nothing first: an expired token never makes us ask its issuer.

@@ -2,7 +2,8 @@
 
 Asked for when a token comes that names a key we do not have, and again when what we have is `KEYS_AGE_MAX_S` old, so that a key
 that the issuer withdrew ends here too. Never more often than every `ATTEMPT_SPACING_S`, however many tokens with invented key
-names arrive, and once for all that wait. When the issuer does not answer, the keys that we have stay.
+names arrive, and once for all that wait. When the issuer does not answer, or with
+what is no key set of ours, the keys that we have stay; an empty key set is an answer: none of them is good any more.
 
 Concurrency: one event loop. The fetch is a task of its own, so a client that goes away does not end it for the others; `close`
 does. Bounds: one fetch at a time, `FETCH_TIMEOUT_S` for all of it, `DOCUMENT_BYTES_MAX` for each document, `KEYS_MAX` keys.
@@ -64,21 +65,25 @@ class IssuerKeys:
         self._tried_at = float("-inf")
         self._task: asyncio.Task[None] | None = None
         self.problem = "its keys were not fetched yet"
-        """Why the last attempt failed; "" when it did not."""
+        """Why the last attempt gave no keys; "" when it did."""
         self.fetches = 0
 
     async def candidates(self, token: Token) -> list[VerifyKey]:
         """The keys that may have signed `token`; at most one fetch is waited for."""
         found = self._fitting(token)
         if found:
-            if self._is_past(self._fetched_at, KEYS_AGE_MAX_S):
-                self.refresh()  # for the next one; these are good enough for now
+            self.refresh_aged()  # for the next one; these are good enough for now
             return found
         self.refresh()
         if self._task is not None:
             await asyncio.shield(self._task)
             found = self._fitting(token)
         return found
+
+    def refresh_aged(self) -> None:
+        """Look again if it is time to, whenever a token is used: of one that is remembered, the key may have been withdrawn."""
+        if self._is_past(self._fetched_at, KEYS_AGE_MAX_S):
+            self.refresh()
 
     def refresh(self) -> None:
         """Start to fetch, unless that is under way or was tried a moment ago."""
@@ -113,7 +118,7 @@ class IssuerKeys:
             self.problem = f"{self._issuer.discovery}: {what or type(error).__name__}"
             log.warning("keys of an issuer can't be fetched", issuer=self._issuer.url, problem=what, keys_kept=len(self._keys))
         else:
-            self.problem = ""
+            self.problem = "" if keys else f"{self._issuer.discovery}: the issuer has withdrawn all of its keys"
             self._fetched_at = self._clock()
             if documents != self._documents:
                 self._documents, self._keys = documents, keys
@@ -166,6 +171,6 @@ def _keys_of(document: Mapping[str, Any]) -> tuple[VerifyKey, ...]:
     if not isinstance(raws, list):
         raise _Unusable("the key set has no list of keys")
     keys = tuple(key for key in map(key_of_jwk, raws[:KEYS_MAX]) if key is not None)
-    if not keys:
+    if not keys and raws:
         raise _Unusable(f"none of the {len(raws)} keys of the key set is an RSA or EC key for signatures")
     return keys
