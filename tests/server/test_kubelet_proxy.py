@@ -300,9 +300,11 @@ def test_a_node_that_is_not_there(server: RunningServer, machine: Machine) -> No
         silent = _log(server)
     assert silent.code == 503
     assert "does not answer" in silent.message
+    assert "SSLContext" not in silent.message
     assert "the node is not ready: NodeStatusNeverUpdated" in silent.message
-    _announce(server, 1, "not an address/..")
-    assert _log(server).code == 503
+    for address in ("not an address/..", "..", "x" * 300, "x" * 64 + ".example", "127.1", "\r\nx: y"):
+        _announce(server, 1, address)
+        assert _log(server).code == 503, address
     server.request("DELETE", "/api/v1/nodes/logs-n")
     gone = _log(server)
     assert (gone.code, gone.message) == (503, 'the logs of pod "p" are on node "logs-n", which is gone: its Node was deleted')

@@ -116,7 +116,7 @@ class NodeLogs:
             raise ServiceUnavailable(f"{place}, whose address {address!r:.80} makes no sense", kind="pods") from None
 
     async def _ask(self, node: str, url: URL) -> aiohttp.ClientResponse:
-        at = f'the agent of node "{node}" at {url.host}:{url.port}'
+        at = f'the agent of node "{node}" at {url.host!s:.253}:{url.port}'
         session = self._opened()
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
@@ -126,10 +126,8 @@ class NodeLogs:
             raise InternalError(f"{at}: it has no certificate of this server's for that node ({why}); let it join") from error
         except (aiohttp.ClientSSLError, ssl.SSLError) as error:
             raise InternalError(f"{at}: no secure connection: {error}") from error
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise ServiceUnavailable(
-                f"{at} does not answer ({str(error)[:200] or 'no answer in time'}){self._state(node)}", retry_after_s=5
-            ) from error
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:  # ValueError: a host that no name can be
+            raise ServiceUnavailable(f"{at} does not answer ({_why(error)}){self._state(node)}", retry_after_s=5) from error
         try:
             if answer.status != 200:
                 raise await _refusal(at, answer)
@@ -198,6 +196,12 @@ class NodeLogs:
                 close()
 
         return Stream(chunks=chunks(), close=close, content_type=_CONTENT_TYPE)
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError):
+        error = error.os_error  # what is around it tells of objects of this process
+    return str(error)[:200] or "no answer in time"
 
 
 async def _refusal(at: str, answer: aiohttp.ClientResponse) -> ApiError:
