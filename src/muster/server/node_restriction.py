@@ -36,7 +36,7 @@ NODE_EVENTS: Final = "default"
 """The namespace of events about objects that have none."""
 _PARTY_LABELS: Final = (KusciaLabel.NODE_DOMAIN, KusciaLabel.NODE_NAMESPACE)
 _GUARDED_DOMAINS: Final = ("muster.dev", "kuscia.secretflow", "node-restriction.kubernetes.io", "node-role.kubernetes.io")
-"""Of labels: these, and all below them. Kubernetes tells administrators to write `example.com.node-restriction.kubernetes.io/x`."""
+"""Of labels: these and all below them, since administrators write `example.com.node-restriction.kubernetes.io/x`."""
 _AGENT_LABELS: Final = frozenset({Muster.AGENT, KusciaLabel.NODE_RUNTIME})
 _AGENT_ANNOTATION_PREFIX: Final = "muster.dev/agent"
 _VOLATILE: Final = frozenset({"resourceVersion", "managedFields", "generation"})
