@@ -2,8 +2,8 @@
 
 Asked for when a token comes that names a key we do not have, and again when what we have is `KEYS_AGE_MAX_S` old, so that a key
 that the issuer withdrew ends here too. Never more often than every `ATTEMPT_SPACING_S`, however many tokens with invented key
-names arrive, and once for all that wait. When the issuer does not answer, or with
-what is no key set of ours, the keys that we have stay; an empty key set is an answer: none of them is good any more.
+names arrive, and once for all that wait. When the issuer does not answer, or with what is no key set, the keys that we have
+stay; an empty key set is an answer: none of them is good any more.
 
 Concurrency: one event loop. The fetch is a task of its own, so a client that goes away does not end it for the others; `close`
 does. Bounds: one fetch at a time, `FETCH_TIMEOUT_S` for all of it, `DOCUMENT_BYTES_MAX` for each document, `KEYS_MAX` keys.
