@@ -93,6 +93,7 @@ def test_what_others_do_is_told_without_their_names(queueing: RunningServer) -> 
     first, second = queueing.request("GET", f"{QUEUES_PATH}/q", token=token).json["places"]
     assert first == {"queue": "q", "position": 1, "of": 2, "score": 46.0, "hidden": True}
     assert second["user"] == "ann"
+    assert queueing.request("GET", f"{QUEUES_PATH}/q", token=token).json["head"] == ""
     answer = queueing.request("GET", f"{JOBS_PATH}/default/mine/place", token=token).json
     assert answer["ahead"]["hidden"]
     assert "theirs" not in str(answer)
