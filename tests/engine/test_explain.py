@@ -239,8 +239,7 @@ def test_the_message_for_bandwidth_has_the_shortfall_and_the_best_node_and_names
     found = verdict_on(made, pod("w", annotations=mbps(500)))
     assert found.shortfalls[0].holders == (Holder("Pod", "default/r", 700_000_000, "a"),)
     assert found.message.startswith(
-        "0 of 1 nodes will do: 1 BandwidthInsufficient; "
-        "bandwidth-egress: wants 500Mbps, a has 300Mbps, 200Mbps short; "
+        "0 of 1 nodes will do: 1 BandwidthInsufficient; bandwidth-egress: wants 500Mbps, a has 300Mbps, 200Mbps short; "
     )
     assert "default/r" not in f"{found.message} {found.helps}", "it stands on an object that others may read"
     (answer,) = answers(made, Question(key="Pod/default/w"))

@@ -64,7 +64,7 @@ class Forecasting:
         engine: Callable[[], Engine | None],
         find_image: FindImage = lambda name: None,
         turns: Turns | None = None,
-        people: People | None = None,
+        people: Callable[[], People | None] = lambda: None,
     ) -> None:
         self._engine, self._find_image, self._people = engine, find_image, people
         self._turns = turns or Turns()
@@ -119,11 +119,12 @@ class Forecasting:
             raise Invalid(f"the manifest can't be tried: {error}", causes=[Cause(field="", message=str(error))]) from None
 
     def _name_of(self, login: str) -> str:
-        return (self._people.user_of(login) if self._people is not None else "") or login
+        people = self._people()
+        return (people.user_of(login) if people is not None else "") or login
 
     def _require_whose(self, request: Request, work: Work) -> None:
         """Of the limits and runs of others only those are told who may read them."""
-        people, login = self._people, request.scope["muster.actor"].user
+        people, login = self._people(), request.scope["muster.actor"].user
         if people is None or not people.users:
             return  # users are not managed here, and names are taken as they are
         if work.user and work.user not in (people.user_of(login), login):
