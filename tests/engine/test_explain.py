@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.engine import events as ev
+from muster.engine.answer_values import Question
+from muster.engine.answers import answers
 from muster.engine.decisions import Park, Place
 from muster.engine.explain import MESSAGE_LEN_MAX, said_anew
 from muster.engine.facts import NodeFacts, PodFacts
@@ -78,7 +80,7 @@ SITUATIONS = [
         Reason.CPU_INSUFFICIENT,
         ("cpu", 4000, 3000, "a"),
         {Reason.CPU_INSUFFICIENT: 2},
-        ["would fit now with cpu 3 (on a)", "a has room when these end: Pod/default/r"],
+        ["would fit now with cpu 3 (on a)", "a has room when these end: 1 pod of other work"],
         id="cpu",
     ),
     pytest.param(
@@ -88,7 +90,7 @@ SITUATIONS = [
         Reason.GPU_INSUFFICIENT,
         (GPU, 2, 1, "a"),
         {Reason.GPU_INSUFFICIENT: 2},
-        [f"would fit now with {GPU} 1 (on a)", "a has room when these end: Pod/default/r"],
+        [f"would fit now with {GPU} 1 (on a)", "a has room when these end: 1 pod of other work"],
         id="gpu",
     ),
     pytest.param(
@@ -98,7 +100,7 @@ SITUATIONS = [
         Reason.BANDWIDTH_INSUFFICIENT,
         ("bandwidth-egress", 500_000_000, 400_000_000, "b"),
         {Reason.BANDWIDTH_INSUFFICIENT: 2},
-        ["would fit now with bandwidth-egress 400Mbps (on b)", "a has room when these end: Pod/default/r"],
+        ["would fit now with bandwidth-egress 400Mbps (on b)", "a has room when these end: 1 pod of other work"],
         id="bandwidth, one direction",
     ),
     pytest.param(
@@ -232,14 +234,18 @@ def test_situations(
     assert "\n" not in found.message
 
 
-def test_the_message_for_bandwidth_has_the_shortfall_the_best_node_and_who_holds_the_rest() -> None:
+def test_the_message_for_bandwidth_has_the_shortfall_and_the_best_node_and_names_nobody() -> None:
     made = engine_with([node("a", annotations=mbps(1000))], [pod("r", annotations=mbps(700), node="a")])
     found = verdict_on(made, pod("w", annotations=mbps(500)))
     assert found.shortfalls[0].holders == (Holder("Pod", "default/r", 700_000_000, "a"),)
     assert found.message.startswith(
-        "0 of 1 nodes will do: 1 BandwidthInsufficient; "
-        "bandwidth-egress: wants 500Mbps, a has 300Mbps, 200Mbps short; held by Pod default/r (700Mbps)"
+        "0 of 1 nodes will do: 1 BandwidthInsufficient; bandwidth-egress: wants 500Mbps, a has 300Mbps, 200Mbps short; "
     )
+    assert "default/r" not in f"{found.message} {found.helps}", "it stands on an object that others may read"
+    (answer,) = answers(made, Question(key="Pod/default/w"))
+    assert answer.verdict is not None
+    assert "; held by Pod default/r (700Mbps)" in answer.verdict.message
+    assert "a has room when these end: Pod/default/r" in answer.verdict.helps
 
 
 def test_the_nearest_nodes_come_first_each_with_all_that_it_lacks() -> None:
@@ -258,7 +264,7 @@ def test_members_of_a_gang_hold_together() -> None:
     running = [pod(f"g{i}", cpu="1", node="a", annotations=notes) for i in range(3)]
     found = verdict_on(engine_with([node("a", cpu="4")], running), pod("w", cpu="4"))
     assert found.shortfalls[0].holders == (Holder("PodGroup", "default/g", 3000, "a"),)
-    assert "a has room when these end: PodGroup/default/g (3 pods)" in found.helps
+    assert "a has room when these end: 3 pods of other work" in found.helps
 
 
 def test_a_gang_says_how_many_fit_and_not_found_is_another_reason_than_impossible() -> None:

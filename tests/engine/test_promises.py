@@ -143,7 +143,8 @@ def test_the_older_asks_once_and_waits() -> None:
     assert [type(d) for d in decisions] == [Release, Park]
     assert released(decisions, asked=True) == [("Task/t", Reason.YIELDED_TO_OLDER)]
     assert parked(decisions) == {"Pod/default/old": Reason.WAITING_FOR_YOUNGER}
-    assert "Task/t" in made.verdicts["Pod/default/old"].message
+    assert made.verdicts["Pod/default/old"].subject == "Task/t"
+    assert "Task/t" not in made.verdicts["Pod/default/old"].message
     assert made.step([ev.Retry()], 3.0) == []
     assert made.step([], 40.0) == [], "time does not ask a second time"
 

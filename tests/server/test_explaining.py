@@ -40,6 +40,10 @@ MANIFEST: dict[str, Any] = {
     "metadata": {"name": "h"},
     "spec": {"schedulerName": PROFILE, "containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]},
 }
+WIDE: dict[str, Any] = {
+    **MANIFEST,
+    "spec": {"schedulerName": PROFILE, "containers": [{"name": "c", "resources": {"requests": {"cpu": "2"}}}]},
+}
 ENGINES: list[Engine] = []
 
 
@@ -108,6 +112,23 @@ def test_access_and_refusals(explaining: RunningServer, method: str, path: str, 
     assert reply.code == code, reply.body
     if code != 200:
         assert reply.json["kind"] == "Status"
+
+
+def test_work_of_others_is_counted_and_not_named(explaining: RunningServer) -> None:
+    """ann may get the pod that waits, and not the one that has what it lacks."""
+    for method, path, body in (
+        ("GET", f"{PATH}/Pod/default/waits", None),
+        ("POST", PATH, {"key": "default/waits"}),
+        ("POST", PATH, WIDE),
+    ):
+        told = explaining.request(method, path, body, headers={"Impersonate-User": "ann"})
+        (short, *_) = told.json["items"][0]["verdict"]["shortfalls"]
+        assert short["holders"] == [{"kind": "Pod", "name": "(not yours to see)", "amount": 1000, "node": "n1"}]
+        assert "default/runs" not in told.body.decode()
+        assert "n1 has room when these end: 1 pod of other work" in told.json["items"][0]["verdict"]["helps"]
+        everything = explaining.request(method, path, body)
+        assert everything.json["items"][0]["verdict"]["shortfalls"][0]["holders"][0]["name"] == "default/runs"
+        assert "n1 has room when these end: Pod/default/runs" in everything.json["items"][0]["verdict"]["helps"]
 
 
 def test_strangers_do_not_get_in(explaining: RunningServer) -> None:

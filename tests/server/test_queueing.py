@@ -47,7 +47,8 @@ def queueing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer
     ENGINES[:] = [engine]
 
     def prepare(server: Server) -> None:
-        server.extra_routes += Queueing(lambda: ENGINES[0]).routes() + Forecasting(lambda: ENGINES[0]).routes()
+        server.extra_routes += Queueing(lambda: ENGINES[0]).routes()
+        server.extra_routes += Forecasting(lambda: ENGINES[0], people=lambda: server.memory.people).routes()
 
     with running(tmp_path_factory.mktemp("queueing"), prepare=prepare) as made:
         path = "/apis/rbac.authorization.k8s.io/v1"
@@ -93,6 +94,7 @@ def test_what_others_do_is_told_without_their_names(queueing: RunningServer) -> 
     first, second = queueing.request("GET", f"{QUEUES_PATH}/q", token=token).json["places"]
     assert first == {"queue": "q", "position": 1, "of": 2, "score": 46.0, "hidden": True}
     assert second["user"] == "ann"
+    assert queueing.request("GET", f"{QUEUES_PATH}/q", token=token).json["head"] == ""
     answer = queueing.request("GET", f"{JOBS_PATH}/default/mine/place", token=token).json
     assert answer["ahead"]["hidden"]
     assert "theirs" not in str(answer)
@@ -146,3 +148,25 @@ def test_everybody_may_knock_and_is_told_what_it_takes(
     refused = queueing.request(method, path, body, token=queueing.user("nobody-yet"))
     assert refused.code == 403
     assert f'resource "{resource}" in API group "muster.dev"' in refused.message
+
+
+def test_what_is_foretold_of_others_is_for_those_who_may_read_them(queueing: RunningServer) -> None:
+    """Last: from here on there are Users."""
+    path = "/apis/muster.dev/v1alpha1"
+    queueing.create(f"{path}/usergroups", {"metadata": {"name": "lab"}, "spec": {}})
+    for name in ("cy", "bob"):
+        queueing.create(f"{path}/users", {"metadata": {"name": name}, "spec": {"group": "lab"}})
+    rbac, group = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings", "rbac.authorization.k8s.io"
+    ref = {"apiGroup": group, "kind": "ClusterRole", "name": "muster:submitter"}
+    subjects = [{"apiGroup": group, "kind": "User", "name": "cy"}]
+    queueing.create(rbac, {"metadata": {"name": "submits"}, "roleRef": ref, "subjects": subjects})
+    token = queueing.user("cy")
+    for user, code in (("", 200), ("cy", 200), ("bob", 403)):
+        pod_ = {
+            "metadata": {"name": "p", "labels": {"muster.dev/user": user} if user else {}},
+            "kind": "Pod",
+            "apiVersion": "v1",
+        }
+        manifest = {**pod_, "spec": {"containers": [{"name": "c"}]}}
+        reply = queueing.request("POST", ETA_PATH, {"manifest": manifest}, token=token)
+        assert reply.code == code, (user, reply.body)

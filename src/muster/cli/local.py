@@ -164,7 +164,7 @@ class Local:
         self.server.extra_routes += Explaining(self._engine, lambda: self.server.store, self._image).routes()
         turns = Turns()
         self.server.extra_routes += Queueing(self._engine, turns).routes()
-        self.server.extra_routes += Forecasting(self._engine, self._image, turns).routes()
+        self.server.extra_routes += Forecasting(self._engine, self._image, turns, lambda: self.server.memory.people).routes()
 
     def _finish_restore(self, data_dir: Path) -> None:
         """Of what an interrupted restore is about to replace, nothing may be read before."""

@@ -102,7 +102,7 @@ def _row(queue: Raw, depth: int, lines: Mapping[str, Raw] | None) -> list[Any]:
     waiting = own["waiting"] if own is not None else usage.get("jobsWaiting", 0)
     running = own["running"] if own is not None else usage.get("jobsRunning", 0)
     held = own["held"] if own is not None else status.get("held", 0)
-    head = own["head"] if own is not None else status.get("head", "")
+    head = own["head"] if own is not None else ""
     if own is not None:
         used = {resource: amount_text(resource, amount) for resource, amount in own["used"].items()}
         usage = {"jobsRunning": running, "concurrent": used}

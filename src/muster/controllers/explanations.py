@@ -30,6 +30,7 @@ from muster.engine.hypothetical import ManifestError
 from muster.engine.machine import Engine
 from muster.objects.labels import Muster
 from muster.objects.names import NAMESPACE_SYSTEM
+from muster.objects.sight import Sees, told
 from muster.objects.status import ApiError, Raw
 from muster.objects.time import format_time, parse_time
 from muster.objects.view import View
@@ -118,16 +119,16 @@ def status_of(
     """The answer as a status. Never raises for what the question holds."""
     found: Sequence[Answer] = ()
     problem = ""
-    told: Raw = {}
+    when: Raw = {}
     try:
         question = question_of(spec, namespace)
-        found = answers(engine, question)
-        told = {"eta": forecast(question)} if forecast is not None and found else {}
+        found = answers(engine, question, sees=_sees(namespace))
+        when = {"eta": forecast(question)} if forecast is not None and found else {}
     except (BadQuestion, UnknownWork, ManifestError) as error:
         problem = str(error)
     except ApiError as error:
         problem = f"annotation {Muster.ETA}: {error.message}"
-    details = [{**_detail(answer), **_standing(engine, answer.subject, namespace), **told} for answer in found]
+    details = [{**_detail(answer), **_standing(engine, answer.subject, namespace), **when} for answer in found]
     failed = [detail["failedMessage"] for detail in details if detail["failedMessage"]]
     return {
         "schedulable": bool(details) and all(detail["schedulable"] for detail in details),
@@ -176,14 +177,19 @@ def _standing(engine: Engine, unit: str, namespace: str) -> Raw:
     place = places.place_of(unit, engine.state.now) if places is not None else None
     if places is None or place is None or not place.position:
         return {}
+    sees = _sees(namespace)
     if place.refused is not None:
-        place = msgspec.structs.replace(place, refused=with_holders(engine.state, place.refused))
+        place = msgspec.structs.replace(place, refused=told(with_holders(engine.state, place.refused), sees))
     ahead = places.ahead_of(unit, engine.state.now)
-    told: Raw = {"place": place_to_raw(place)}
+    standing: Raw = {"place": place_to_raw(place)}
     if ahead is not None:
-        where = (ahead.job or ahead.unit).split("/")[1:2]
-        told["ahead"] = place_to_raw(ahead) if where and _may_ask(namespace, where[0]) else hidden_to_raw(ahead)
-    return told
+        standing["ahead"] = place_to_raw(ahead) if sees(ahead.job or ahead.unit) else hidden_to_raw(ahead)
+    return standing
+
+
+def _sees(namespace: str) -> Sees:
+    """Work of other namespaces is counted, and not named: who asks here may not be allowed to see it."""
+    return lambda work: _may_ask(namespace, work.split("/")[1] if work.count("/") > 1 else "")
 
 
 def _without_empty(value: Any) -> Any:

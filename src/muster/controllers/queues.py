@@ -76,7 +76,7 @@ def problem_of(queue: Queue, tree: Tree) -> str:
     return "; ".join(found)
 
 
-def status_of(queue: Queue, lines: Iterable[Line], own: Line | None) -> Raw:
+def status_of(lines: Iterable[Line]) -> Raw:
     """The numbers. `lines` are those of the queue itself and of all below it."""
     running: dict[str, int] = {}
     submitted: dict[str, int] = {}
@@ -92,8 +92,7 @@ def status_of(queue: Queue, lines: Iterable[Line], own: Line | None) -> Raw:
             for resource, amount in amounts.items():
                 submitted[resource] = submitted.get(resource, 0) + amount
     usage: Raw = {**counts, "concurrent": _texts(running), "submitted": _texts(submitted)}
-    head = own.head if own is not None else ""
-    return {"usage": usage, "held": held, "head": head.split("/", 1)[-1]}
+    return {"usage": usage, "held": held}
 
 
 def _texts(amounts: Mapping[str, int]) -> dict[str, str]:
@@ -108,13 +107,13 @@ def plan(raw: Raw, queue: Queue, tree: Tree, lines: Mapping[str, Sequence[Line]]
     new: Raw = {"observedGeneration": generation_of(raw)}
     if lines is not None:
         some = lines.get(queue.metadata.name, ())
-        found = status_of(queue, some, next((line for line in some if line.queue == queue.metadata.name), None))
+        found = status_of(some)
         old = known.get("usage") or {}
         # What a ledger adds to the same table stays.
         gone = {
             word: dict.fromkeys(set(old.get(word) or {}) - set(found["usage"][word])) for word in ("concurrent", "submitted")
         }
-        new |= {"held": found["held"], "head": found["head"]}
+        new["held"] = found["held"]
         if any(old.get(word) != value for word, value in found["usage"].items()):
             new["usage"] = {**found["usage"], **{word: {**gone[word], **found["usage"][word]} for word in gone}}
     new["conditions"] = set_condition(
@@ -126,6 +125,8 @@ def plan(raw: Raw, queue: Queue, tree: Tree, lines: Mapping[str, Sequence[Line]]
         message=problem or "takes and starts work",
         observed_generation=generation_of(raw),
     )
+    # Whose work is next is not for everybody who may read the queue; earlier releases wrote it.
+    new["head"] = None
     change = {key: value for key, value in new.items() if (known.get(key) or None) != (value or None)}
     return [PatchStatus(target_of(raw), change)] if change else []
 

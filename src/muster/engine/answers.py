@@ -38,6 +38,7 @@ from muster.objects.bandwidth_demands import FindImage
 from muster.objects.labels import KusciaLabel
 from muster.objects.names import NAMESPACE_CROSS_DOMAIN
 from muster.objects.reasons import Reason, Shortfall, Verdict
+from muster.objects.sight import HIDDEN, Sees, everything, told
 
 UNITS_MAX: Final = 20
 PODS_SHOWN_MAX: Final = 1_000
@@ -48,13 +49,47 @@ class UnknownWork(LookupError):
     """Nothing here has that name."""
 
 
-def answers(engine: Engine, question: Question, find_image: FindImage = lambda name: None) -> list[Answer]:
+def answers(
+    engine: Engine, question: Question, find_image: FindImage = lambda name: None, sees: Sees = everything
+) -> list[Answer]:
     """One answer for each unit that the question is about. UnknownWork when there is none, ManifestError when the manifest
-    can't be read. `find_image` finds the AppImages that manifests of Kuscia's kinds name."""
+    can't be read. `find_image` finds the AppImages that manifests of Kuscia's kinds name; other work is named if `sees` says
+    so."""
+    asking = _Asking(engine, question, sees)
     if question.manifest is not None:
-        return [_Asking(engine, question).hypothetical(work) for work in _works(engine, question, find_image)]
-    units = _found(engine, question.key)
-    return [_Asking(engine, question).about(unit, pods) for unit, pods in units[:UNITS_MAX]]
+        found = [asking.hypothetical(work) for work in _works(engine, question, find_image)]
+    else:
+        found = [asking.about(unit, pods) for unit, pods in _found(engine, question.key)[:UNITS_MAX]]
+    return [_told(answer, sees) for answer in found]
+
+
+def _told(answer: Answer, sees: Sees) -> Answer:
+    """With no names but those that may be seen. Texts are made so."""
+
+    def shown(key: str) -> str:
+        return key if sees(f"Pod/{key}") else HIDDEN
+
+    def place(one: PodPlace) -> PodPlace:
+        return one if sees(f"Pod/{one.pod}") else PodPlace(HIDDEN, one.node)
+
+    return msgspec.structs.replace(
+        answer,
+        verdict=None if answer.verdict is None else told(answer.verdict, sees),
+        said=None if answer.said is None else told(answer.said, sees),
+        evaluations=tuple(
+            msgspec.structs.replace(
+                one,
+                nodes=tuple(
+                    msgspec.structs.replace(node, refusals=tuple(told(refusal, sees) for refusal in node.refusals))
+                    for node in one.nodes
+                ),
+            )
+            for one in answer.evaluations
+        ),
+        victims=tuple(
+            PossibleVictims(one.node, tuple(map(place, one.pods)), tuple(map(shown, one.violating))) for one in answer.victims
+        ),
+    )
 
 
 def _works(engine: Engine, question: Question, find_image: FindImage) -> list[Work]:
@@ -113,8 +148,8 @@ def no_profile(name: str, served: Iterable[str], *, is_sole: bool = False) -> Ve
 class _Asking:
     """One question about one unit, under way."""
 
-    def __init__(self, engine: Engine, question: Question) -> None:
-        self._engine, self._state, self._question = engine, engine.state, question
+    def __init__(self, engine: Engine, question: Question, sees: Sees) -> None:
+        self._engine, self._state, self._question, self._sees = engine, engine.state, question, sees
         self._shapes: dict[bytes, Shape] = {}
 
     # -- what exists -----------------------------------------------------------------------------------------------------
@@ -295,6 +330,7 @@ class _Asking:
         touched, freed, woken = dict(state.touched), dict(state.freed), set(state.woken)
         own = self._engine.evaluator(profile)
         evaluator = Evaluator(own.profile, state)
+        evaluator.sees = self._sees
         try:
             yield evaluator
         finally:

@@ -257,8 +257,7 @@ class Cycle:
                 self.state.mark_victim(self.state.pods[uid])
             for uid, node in {pod.uid: found.node, **found.pods}.items():
                 self.state.nominate(self.state.pods[uid], node)
-        names = ", ".join(f"{v.namespace}/{v.name}" for v in victims[:3]) + (" ..." if len(victims) > 3 else "")
-        message = found.message or f"waits for {len(victims)} evicted pods to end on node {found.node}: {names}"
+        message = found.message or f"waits for {len(victims)} evicted pods to end on node {found.node}"
         verdict = Verdict(reason=Reason.WAITING_FOR_VICTIMS, subject=found.node, message=message)
         evict: list[AnyDecision] = [Evict(unit.id, tuple(victims), found.node, pod.uid)] if victims else []
         return [*evict, *self._park(unit, verdict)]

@@ -27,6 +27,7 @@ from muster.engine.shapes import Shape, need_of
 from muster.engine.state import State
 from muster.engine.touches import Touches
 from muster.engine.vectors import Vector, widened
+from muster.objects.sight import Sees, nothing
 
 _CACHE_BYTES_MAX = 64 * 1024 * 1024
 _ROWS_MAX = 1024
@@ -62,6 +63,8 @@ class Evaluator:
         self.profile = profile
         self.state = state
         self.ask = Asker(profile)
+        self.sees: Sees = nothing
+        """Which other work explanations name: none in those that are written on objects."""
         self._rows_max = rows_max
         self._rows: dict[int, int] = {}
         self._shapes: list[Shape] = []

@@ -25,6 +25,7 @@ from muster.engine.pods import PodRecord
 from muster.engine.state import State
 from muster.engine.units import Unit
 from muster.objects.reasons import Reason, Shortfall, Verdict, format_amount, shortfall
+from muster.objects.sight import Sees
 
 MESSAGE_LEN_MAX = 1_000
 _CODES_SHOWN_MAX = 4
@@ -101,7 +102,7 @@ def explain_asked(asked: Asked, evaluator: Evaluator, state: State) -> Verdict:
     slots = hints.nearest_slots(asked.block, asked.nodes, among)
     nearest = hints.verdicts_at(slots, asked.plugins, asked.block, asked.nodes, evaluator)
     helps = _helps(reason, mask, asked, nearest, evaluator)
-    message = _message(len(asked.nodes), counts, shortfalls, helps)
+    message = _message(len(asked.nodes), counts, shortfalls, helps, evaluator.sees)
     return Verdict(
         reason=reason,
         message=message,
@@ -116,7 +117,9 @@ def explain_asked(asked: Asked, evaluator: Evaluator, state: State) -> Verdict:
 def _explain_kept(kept: int, counts: dict[Reason, int], evaluator: Evaluator) -> Verdict:
     """No filter refuses these nodes: room was made on them for somebody else, who goes first."""
     waiting = sorted({pod.key for node, pod in evaluator.nominations.values() if node in evaluator.state.nodes.slots})
-    first = (f"wait until {hints.listed(waiting)} has started",) if waiting else ()
+    named = [key for key in waiting if evaluator.sees(f"Pod/{key}")]
+    who = hints.listed(named, len(waiting)) if named else "work that goes first"
+    first = (f"wait until {who} has started",) if waiting else ()
     return Verdict(
         reason=Reason.QUEUE_BLOCKED,
         message=f"{kept} of {sum(counts.values())} nodes would do, but are kept for work that room was made for",
@@ -313,7 +316,7 @@ def _helps(reason: Reason, mask: Mask, asked: Asked, nearest: Sequence[Verdict],
         ways = [(hints.which_must_end(block, nodes, node, state), node) for node in close]
         best = min((way for way in ways if way[0]), key=lambda way: len(way[0]), default=None)
         if best is not None:
-            found.append(hints.ending_text(*best))
+            found.append(hints.ending_text(*best, evaluator.sees))
     found += hints.node_hints(reason, block, nodes, mask)
     if not allowed.any():
         for plugin, part in asked.refusals:
@@ -327,7 +330,7 @@ def _is_amounts(verdict: Verdict, state: State) -> bool:
     return bool(verdict.shortfalls) and all(one.resource in state.table.rows for one in verdict.shortfalls)
 
 
-def _message(total: int, counts: dict[Reason, int], shortfalls: Sequence[Shortfall], helps: Sequence[str]) -> str:
+def _message(total: int, counts: dict[Reason, int], shortfalls: Sequence[Shortfall], helps: Sequence[str], sees: Sees) -> str:
     ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
     shown = ", ".join(f"{count} {code.value}" for code, count in ordered[:_CODES_SHOWN_MAX])
     if len(ordered) > _CODES_SHOWN_MAX:
@@ -335,8 +338,8 @@ def _message(total: int, counts: dict[Reason, int], shortfalls: Sequence[Shortfa
     parts = [f"0 of {total} nodes will do: {shown}"]
     if shortfalls:
         parts.append(str(shortfalls[0]))
-        if shortfalls[0].holders:
-            parts.append(f"held by {hints.holder_text(shortfalls[0].holders, shortfalls[0])}")
+        if holders := hints.holder_text(shortfalls[0], sees):
+            parts.append(f"held by {holders}")
     if len(helps) > 1:
         parts.append(helps[0])
     return "; ".join(parts)[:MESSAGE_LEN_MAX]

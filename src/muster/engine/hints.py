@@ -7,7 +7,7 @@ filters; which work must end is worked out from amounts alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,6 +24,7 @@ from muster.engine.resources import PODS
 from muster.engine.shapes import NOTHING_ASKED
 from muster.objects.labels import Muster
 from muster.objects.reasons import Holder, Reason, Shortfall, Verdict, format_amount
+from muster.objects.sight import Sees
 
 if TYPE_CHECKING:
     from muster.engine.evaluate import Evaluator
@@ -188,12 +189,15 @@ def which_must_end(block: PodBlock, nodes: NodeBlock, node: str, state: State) -
     return gone
 
 
-def ending_text(gone: Sequence[PodRecord], node: str) -> str:
+def ending_text(gone: Sequence[PodRecord], node: str, sees: Sees) -> str:
     counts: dict[str, int] = {}
     for pod in gone:
         counts[unit_of(pod)] = counts.get(unit_of(pod), 0) + 1
-    shown = [f"{unit} ({n} pods)" if n > 1 else unit for unit, n in counts.items()]
-    return f"{node} has room when these end: {listed(shown)}"
+    shown = {unit: n for unit, n in counts.items() if sees(unit)}
+    names = [f"{unit} ({n} pods)" if n > 1 else unit for unit, n in shown.items()]
+    others = len(gone) - sum(shown.values())
+    counted = f"{others} {'pods' if others > 1 else 'pod'} of other work" if others else ""
+    return f"{node} has room when these end: {' and '.join(text for text in (listed(names), counted) if text)}"
 
 
 def request_text(name: str, amount: int, node: str, state: State) -> str:
@@ -262,5 +266,7 @@ def listed(texts: Sequence[str], total: int | None = None) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def holder_text(holders: Iterable[Holder], shortfall: Shortfall) -> str:
-    return listed([f"{h.kind} {h.name} ({format_amount(h.amount, shortfall.unit)})" for h in holders])
+def holder_text(shortfall: Shortfall, sees: Sees) -> str:
+    """Who holds it, of those that may be named; empty when that is nobody."""
+    named = [holder for holder in shortfall.holders if sees(f"{holder.kind}/{holder.name}")]
+    return listed([f"{h.kind} {h.name} ({format_amount(h.amount, shortfall.unit)})" for h in named])

@@ -29,7 +29,6 @@ from muster.engine.profile import Profile
 from muster.engine.units import Unit
 from muster.engine.vectors import Vector
 from muster.objects.reasons import Reason, Verdict
-from muster.objects.words import short_list
 
 if TYPE_CHECKING:
     from muster.engine.cycle import Cycle
@@ -66,11 +65,10 @@ class Withdrawal(msgspec.Struct, frozen=True):
     stuck: PodRecord
 
     def verdict(self) -> Verdict:
-        names = short_list(self.younger)
         return Verdict(
             reason=Reason.WAITING_FOR_YOUNGER,
             subject=self.younger[0],
-            message=f"waits for younger work to withdraw what it reserved together with other parties: {names}",
+            message="waits for younger work to withdraw what it reserved together with other parties",
         )
 
 

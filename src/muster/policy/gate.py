@@ -91,7 +91,7 @@ class Gate:
         if first is not None:
             self.limit, self.limited = None, frozenset()
             self._sleep(row, Refusal.DELAYING, is_blocked=bool(table.is_blocked[row]))
-            message = f"in line behind {table.ids[first]}, for which there is room now"
+            message = "in line behind work for which there is room now"
             return Verdict(reason=Reason.QUEUED, subject=table.ids[first], message=message)
         self._book.mark(row, refusal=0, is_blocked=bool(table.is_blocked[row]))
         self._plans.let_pass(unit.id, bound)
@@ -325,7 +325,7 @@ class Gate:
 def _behind(plan: Plan, reason: Reason) -> Verdict:
     head = plan.head.unit
     if reason is Reason.QUEUE_BLOCKED:
-        message = f"behind {head}, which does not fit yet; the policy of the queue lets nobody pass"
+        message = "behind work that does not fit yet; the policy of the queue lets nobody pass"
     else:
-        message = f"would delay {head}, which is before it in the line and has room planned for it"
+        message = "would delay work that is before it in the line and has room planned for it"
     return Verdict(reason=reason, subject=head, message=message)

@@ -238,10 +238,10 @@ class Preempting:
         for uid in unit.pods:
             kept = state.nominations.get(uid)
             there = state.on_node.get(kept[0], {}).values() if kept is not None else ()
-            ending = sorted(pod.key for pod in there if pod.is_victim or pod.is_ending)
+            ending = sum(pod.is_victim or pod.is_ending for pod in there)
             if kept is not None and ending:
-                message = f"waits for {len(ending)} pods to end on node {kept[0]}: {', '.join(ending[:3])}"
-                return Verdict(reason=Reason.WAITING_FOR_VICTIMS, subject=kept[0], message=message, helps=tuple(ending[:3]))
+                message = f"waits for {ending} pods to end on node {kept[0]}"
+                return Verdict(reason=Reason.WAITING_FOR_VICTIMS, subject=kept[0], message=message)
         return None
 
     def _is_in_front(self, row: int, ranked: Ranked, now: float) -> bool:

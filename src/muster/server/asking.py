@@ -34,6 +34,39 @@ def require(request: Request, asked: Attributes) -> None:
         raise forbidden(actor.user, asked)
 
 
+class Sight:
+    """What one caller may see of the work of others; asked once for each namespace and kind, and then by name."""
+
+    def __init__(self, request: Request) -> None:
+        self._actor: Actor = request.scope["muster.actor"]
+        self._authorizer: Authorizer = request.scope["muster.authorizer"]
+        self._known: dict[tuple[str, str], bool] = {}
+
+    @property
+    def user(self) -> str:
+        return self._actor.user
+
+    def sees(self, work: str) -> bool:
+        """By `Kind/namespace/name`. Who may not see all of a namespace may still see what is their own there."""
+        kind, _, rest = work.partition("/")
+        namespace, _, name = rest.partition("/")
+        key = kind, namespace
+        if not name:
+            return False
+        if key not in self._known:
+            self._known[key] = self._allows(kind, namespace)
+        return self._known[key] or self._allows(kind, namespace, name)
+
+    def sees_units(self, job_of: Callable[[str], str]) -> Callable[[str], bool]:
+        """The same for ids of the engine's units, which are seen as the jobs that they are of."""
+        return lambda unit: self.sees(job_of(unit) or unit)
+
+    def _allows(self, kind: str, namespace: str, name: str = "") -> bool:
+        group, plural = KINDS.get(kind, ("", "pods"))
+        asked = Attributes(verb="get", group=group, resource=plural, namespace=namespace, name=name)
+        return self._authorizer.decide(self._actor.user, self._actor.groups, asked).allowed
+
+
 def work_asked(request: Request) -> str:
     """The key of the work that the path names, with `?kind=` for its kind. Forbidden unless whoever asks may get it."""
     kind = request.query_params.get("kind", "Job")

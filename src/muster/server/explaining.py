@@ -8,7 +8,8 @@
 
 Everybody who is authenticated may knock (role `system:basic-user`); then it takes `get` on the work that is asked about, or
 `create` on scheduleexplanations in the namespace for a manifest. The scheduler knows work by kind and name, whatever its group:
-where two groups have a kind of that name (`Job`), and both an object of that name, it takes `get` on both. Nothing is stored.
+where two groups have a kind of that name (`Job`), and both an object of that name, it takes `get` on both. Other work in an
+answer is named if the caller may `get` it, else counted. Nothing is stored.
 
 Concurrency: on the event loop that the scheduler also uses, between two of its steps. See `asking` for what a body may be.
 """
@@ -29,7 +30,8 @@ from muster.engine.machine import Engine
 from muster.objects.bandwidth_demands import FindImage
 from muster.objects.resources import Resource
 from muster.objects.status import ApiError, BadRequest, Cause, Invalid, NotFound
-from muster.server.asking import answer_json, number_asked, object_of, read_body, require, running
+from muster.policy.places import places_of
+from muster.server.asking import Sight, answer_json, number_asked, object_of, read_body, require, running
 from muster.server.rbac import Attributes
 from muster.store.embedded import EmbeddedStore
 
@@ -59,7 +61,7 @@ class Explaining:
 
     async def _get(self, request: Request) -> Response:
         kind, namespace, name = (request.path_params[part] for part in ("kind", "namespace", "name"))
-        return self._answer(self._by_key(request, kind, namespace, name))
+        return self._answer(request, self._by_key(request, kind, namespace, name))
 
     async def _post(self, request: Request) -> Response:
         body = object_of(await read_body(request))
@@ -70,7 +72,7 @@ class Explaining:
                 words = ["Pod", *words]
             if len(words) != 3 or not all(words):
                 raise BadRequest(f"key: {key!r:.200} is not of the form KIND/NAMESPACE/NAME")
-            return self._answer(self._by_key(request, *words))
+            return self._answer(request, self._by_key(request, *words))
         manifest = body.get("manifest", body)
         if not isinstance(manifest, dict):
             raise BadRequest("manifest: must be an object, as in a YAML file")
@@ -85,7 +87,7 @@ class Explaining:
             profile=str(profile or ""),
             nodes_max=_nodes(request),
         )
-        return self._answer(question)
+        return self._answer(request, question)
 
     def _by_key(self, request: Request, kind: str, namespace: str, name: str) -> Question:
         catalog = self._store().catalog
@@ -106,10 +108,12 @@ class Explaining:
             return False
         return True
 
-    def _answer(self, question: Question) -> Response:
+    def _answer(self, request: Request, question: Question) -> Response:
         engine = running(self._engine)
+        places = places_of(engine)
+        sees = Sight(request).sees_units(places.job_of if places is not None else lambda unit: "")
         try:
-            found = answers(engine, question, self._find_image)
+            found = answers(engine, question, self._find_image, sees)
         except UnknownWork as error:
             raise NotFound(str(error)) from None
         except ManifestError as error:

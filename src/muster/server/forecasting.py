@@ -7,7 +7,8 @@
 answer is `{"items": [...]}`: first as it is, then the others, each with `start` (null where nothing can be said) and `gpus`.
 
 Everybody who is authenticated may knock (role `system:basic-user`); then it takes `get` on the work, or `create` on jobs of the
-namespace for a manifest. Nothing is stored, nothing is decided.
+namespace for a manifest; and where there are Users, `get` on the User and UserGroup that it names, as the answer tells of their
+limits and past runs. Nothing is stored, nothing is decided.
 
 Where the API server is a cluster's, a ScheduleExplanation with the annotation `muster.dev/eta` has this answer (`forecast`).
 
@@ -44,6 +45,7 @@ from muster.policy.predict import Prediction
 from muster.policy.refusals import Refusal
 from muster.quota.limits import Breach
 from muster.server.asking import answer_json, object_of, read_body, require, running, unknown_work, work_asked
+from muster.server.people import People
 from muster.server.queueing import JOBS_PATH
 from muster.server.rbac import Attributes
 from muster.server.turns import Turns
@@ -54,15 +56,17 @@ GPUS_MAX: Final = 100_000
 
 
 class Forecasting:
-    """`engine` gives the scheduler's engine, None while it does not run; `find_image` the AppImages that manifests name."""
+    """`engine` gives the scheduler's engine, None while it does not run; `find_image` the AppImages that manifests name;
+    `people` says which User a login is."""
 
     def __init__(
         self,
         engine: Callable[[], Engine | None],
         find_image: FindImage = lambda name: None,
         turns: Turns | None = None,
+        people: Callable[[], People | None] = lambda: None,
     ) -> None:
-        self._engine, self._find_image = engine, find_image
+        self._engine, self._find_image, self._people = engine, find_image, people
         self._turns = turns or Turns()
 
     def routes(self) -> list[BaseRoute]:
@@ -104,7 +108,8 @@ class Forecasting:
         user = request.scope["muster.actor"].user
         try:
             found = works_of(manifest, namespace, find_image=self._find_image)[0]
-            work = _work(manifest, found.parts[0].pods[0], user, engine.state.now)
+            work = _work(manifest, found.parts[0].pods[0], self._name_of(user), engine.state.now)
+            self._require_whose(request, work)
             answer = await self._turns.take(user, lambda: about_manifest(*self._asked(), found, work, []))
             for size in sizes:
                 item = functools.partial(_manifest_item, found=found, work=work, size=size)
@@ -112,6 +117,20 @@ class Forecasting:
             return answer_json(answer)
         except ManifestError as error:
             raise Invalid(f"the manifest can't be tried: {error}", causes=[Cause(field="", message=str(error))]) from None
+
+    def _name_of(self, login: str) -> str:
+        people = self._people()
+        return (people.user_of(login) if people is not None else "") or login
+
+    def _require_whose(self, request: Request, work: Work) -> None:
+        """Of the limits and runs of others only those are told who may read them."""
+        people, login = self._people(), request.scope["muster.actor"].user
+        if people is None or not people.users:
+            return  # users are not managed here, and names are taken as they are
+        if work.user and work.user not in (people.user_of(login), login):
+            require(request, Attributes(verb="get", group="muster.dev", resource="users", name=work.user))
+        if work.group:
+            require(request, Attributes(verb="get", group="muster.dev", resource="usergroups", name=work.group))
 
     def _asked(self) -> tuple[Engine, PolicyOrder]:
         engine = running(self._engine)

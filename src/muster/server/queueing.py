@@ -5,7 +5,8 @@
     GET /muster/v1/jobs/{namespace}/{name}/place    where a job stands, and who is just before it; `?kind=KusciaTask` for others
 
 Everybody who is authenticated may knock (role `system:basic-user`); then it takes `get` on the queue, or on the job. Of work in
-a line that the caller may not `get`, only the place and the score are told: not whose it is, nor its factors.
+a line that the caller may not `get`, only the place and the score are told: not whose it is, nor its factors; nor is it named
+as the head of a queue, or as who holds what is missing.
 
 Concurrency: on the event loop that the scheduler also uses, between two of its steps; long lines and places take their turn
 (`turns`). Nothing is stored, nothing is ranked.
@@ -23,20 +24,17 @@ from starlette.routing import BaseRoute, Route
 
 from muster.engine.machine import Engine
 from muster.objects.amounts import amount_text
-from muster.objects.reasons import Holder, Verdict
+from muster.objects.sight import told
 from muster.objects.status import NotFound, Raw, ServiceUnavailable
 from muster.policy.holders import with_holders
 from muster.policy.places import PLACES_MAX, Line, Place, Places, hidden_to_raw, place_to_raw, places_of
-from muster.server.asking import KINDS, answer_json, number_asked, require, running, unknown_work, work_asked
-from muster.server.authorization import Authorizer
+from muster.server.asking import Sight, answer_json, number_asked, require, running, unknown_work, work_asked
 from muster.server.rbac import Attributes
 from muster.server.turns import Turns
-from muster.store.embedded.admission import Actor
 
 QUEUES_PATH: Final = "/muster/v1/queues"
 JOBS_PATH: Final = "/muster/v1/jobs"
 FIRST: Final = 50
-HIDDEN: Final = "(not yours to see)"
 
 
 class Queueing:
@@ -56,13 +54,14 @@ class Queueing:
     async def _queues(self, request: Request) -> Response:
         require(request, Attributes(verb="list", group="muster.dev", resource="queues"))
         _, places = self._asked()
-        return answer_json({"items": [line_to_raw(line) for _, line in sorted(places.lines().items())]})
+        sight = Sight(request)
+        return answer_json({"items": [_line_told(line, sight) for _, line in sorted(places.lines().items())]})
 
     async def _queue(self, request: Request) -> Response:
         name = request.path_params["queue"]
         require(request, Attributes(verb="get", group="muster.dev", resource="queues", name=name))
         first = number_asked(request, "first", FIRST, PLACES_MAX)
-        show = _Sight(request)
+        sight = Sight(request)
 
         def found() -> Raw:
             engine, places = self._asked()
@@ -70,28 +69,29 @@ class Queueing:
             if line is None:
                 raise NotFound(f"queue {name!r:.100}: there is none, and no work names it; 'muster queue' lists them")
             some = places.places(name, engine.state.now, first)
-            return {**line_to_raw(line), "places": [show.place(one) for one in some]}
+            return {**_line_told(line, sight), "places": [_place_told(one, sight) for one in some]}
 
-        return answer_json(await self._turns.take(show.user, found))
+        return answer_json(await self._turns.take(sight.user, found))
 
     async def _place(self, request: Request) -> Response:
         key = work_asked(request)
-        show = _Sight(request)
-        return answer_json(await self._turns.take(show.user, lambda: self._about(key, show)))
+        sight = Sight(request)
+        return answer_json(await self._turns.take(sight.user, lambda: self._about(key, sight)))
 
-    def _about(self, key: str, show: _Sight) -> Raw:
+    def _about(self, key: str, sight: Sight) -> Raw:
         engine, places = self._asked()
         unit = places.unit_of(key)
         if unit is None:
             raise unknown_work(key)
+        sees = sight.sees_units(places.job_of)
         place, ahead = places.place_of(unit, engine.state.now), places.ahead_of(unit, engine.state.now)
         if place is not None and place.refused is not None:
-            place = msgspec.structs.replace(place, refused=show.holders(with_holders(engine.state, place.refused)))
+            place = msgspec.structs.replace(place, refused=told(with_holders(engine.state, place.refused), sees))
         return {
             "unit": unit,
             "state": _state(engine, unit),
             "place": None if place is None else place_to_raw(place),
-            "ahead": None if ahead is None else show.place(ahead),
+            "ahead": None if ahead is None else _place_told(ahead, sight),
         }
 
     def _asked(self) -> tuple[Engine, Places]:
@@ -102,48 +102,8 @@ class Queueing:
         return engine, places
 
 
-class _Sight:
-    """What one caller may see of the work of others; asked once for each namespace and kind, and then by name."""
-
-    def __init__(self, request: Request) -> None:
-        self._actor: Actor = request.scope["muster.actor"]
-        self._authorizer: Authorizer = request.scope["muster.authorizer"]
-        self._known: dict[tuple[str, str], bool] = {}
-
-    @property
-    def user(self) -> str:
-        return self._actor.user
-
-    def place(self, place: Place) -> Raw:
-        if self._may_see(place):
-            return place_to_raw(place)
-        return hidden_to_raw(place)
-
-    def holders(self, verdict: Verdict) -> Verdict:
-        """The verdict without the names of work that the caller may not see; how much it holds is told."""
-
-        def shown(one: Holder) -> Holder:
-            return one if self._sees(one.kind, one.name) else msgspec.structs.replace(one, name=HIDDEN)
-
-        shorts = tuple(msgspec.structs.replace(short, holders=tuple(map(shown, short.holders))) for short in verdict.shortfalls)
-        return msgspec.structs.replace(verdict, shortfalls=shorts)
-
-    def _may_see(self, place: Place) -> bool:
-        kind, _, rest = (place.job or place.unit).partition("/")
-        return self._sees(kind, rest)
-
-    def _sees(self, kind: str, name: str) -> bool:
-        """`name` is `namespace/name`. Who may not see all of a namespace may still see what is their own there."""
-        namespace, _, plain = name.partition("/")
-        key = kind, namespace
-        if key not in self._known:
-            self._known[key] = self._allows(kind, namespace)
-        return self._known[key] or self._allows(kind, namespace, plain)
-
-    def _allows(self, kind: str, namespace: str, name: str = "") -> bool:
-        group, plural = KINDS.get(kind, ("", "pods"))
-        asked = Attributes(verb="get", group=group, resource=plural, namespace=namespace, name=name)
-        return self._authorizer.decide(self._actor.user, self._actor.groups, asked).allowed
+def _place_told(place: Place, sight: Sight) -> Raw:
+    return place_to_raw(place) if sight.sees(place.job or place.unit) else hidden_to_raw(place)
 
 
 def _state(engine: Engine, unit: str) -> str:
@@ -152,13 +112,13 @@ def _state(engine: Engine, unit: str) -> str:
     return "waiting" if unit in engine.waiting.units else "running"
 
 
-def line_to_raw(line: Line) -> Raw:
+def _line_told(line: Line, sight: Sight) -> Raw:
     return {
         "queue": line.queue,
         "waiting": line.waiting,
         "running": line.running,
         "held": line.held,
-        "head": line.head,
+        "head": line.head if sight.sees(line.head) else "",
         "waitingRequest": _texts(line.waiting_request),
         "runningRequest": _texts(line.running_request),
     }

@@ -102,7 +102,7 @@ class DefaultPreemption(Plugin):
         if room is None:
             return None
         violating = frozenset(pod.uid for pod in room.violating)
-        message = "" if room.victims else _waits(room.node, sorted(pod.key for pod in room.ending))
+        message = "" if room.victims else _waits(room.node, len(room.ending))
         return Nomination(
             room.node, tuple(pod.uid for pod in room.victims), violating, message, covered=self._covered(room.victims)
         )
@@ -117,7 +117,7 @@ class DefaultPreemption(Plugin):
         if slot is None or not where[slot]:
             return None
         on_node = self.state.on_node.get(node, {}).values()
-        ending = sorted(p.key for p in on_node if (p.is_ending or p.is_victim) and p.priority < int(pods.priority))
+        ending = sum((p.is_ending or p.is_victim) and p.priority < int(pods.priority) for p in on_node)
         if not ending:
             return None
         return Verdict(
@@ -125,7 +125,6 @@ class DefaultPreemption(Plugin):
             subject=node,
             plugin=self.name,
             message=_waits(node, ending),
-            helps=tuple(ending[:3]),
         )
 
     def _ask(self, unit: Unit, uid: str, priority: int, where: Mask) -> Ask:
@@ -189,6 +188,5 @@ class DefaultPreemption(Plugin):
         return self.helper.static_mask(pods) if self.helper is not None else np.ones(len(self.state.nodes), np.bool_)
 
 
-def _waits(node: str, ending: Sequence[str]) -> str:
-    names = ", ".join(ending[:3]) + (" ..." if len(ending) > 3 else "")
-    return f"waits for {len(ending)} pods to end on node {node}: {names}"
+def _waits(node: str, ending: int) -> str:
+    return f"waits for {ending} pods to end on node {node}"

@@ -75,7 +75,6 @@ class QueueStatus(View):
     usage: Usage | None = None
     standing: Standing | None = None
     held: Count = 0
-    head: Annotated[str, "`namespace/name` of the work that is next."] = ""
     observed_generation: int = 0
     conditions: Conditions = field(default_factory=list)
 
@@ -179,7 +178,6 @@ QUEUE = muster_resource(
         AGE,
         Column(name="Parent", path=".spec.parent", priority=1),
         Column(name="Weight", path=".spec.weight", type="integer", priority=1),
-        Column(name="Head", path=".status.head", priority=1),
     ),
 )
 SCHEDULING_POLICY = muster_resource(
