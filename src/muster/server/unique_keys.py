@@ -13,6 +13,7 @@ rule costs one look into a dict.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -27,15 +28,15 @@ from muster.store.embedded.records import Key
 K = TypeVar("K", bound=Hashable)
 
 
-class Rule(Generic[K]):
+class Rule(ABC, Generic[K]):
     """One kind, and what of it is one object's only. Pure; objects are in the version that is stored."""
 
     kind: str
     """As `Resource.qualified` has it."""
 
+    @abstractmethod
     def keys_of(self, raw: Raw) -> frozenset[K]:
         """What the object takes. Asked at every write of the kind."""
-        raise NotImplementedError
 
     def judges(self, actor: Actor | None) -> bool:
         """Whether it holds for what this one writes. What others take counts all the same."""
@@ -45,9 +46,9 @@ class Rule(Generic[K]):
         """The keys among those taken that can't be somebody else's beside this one."""
         return (key,) if key in taken else ()
 
+    @abstractmethod
     def refusal(self, key: K, other: str) -> str:
         """What whoever wants the key is told, which that other object has."""
-        raise NotImplementedError
 
 
 class _Taken(Generic[K]):
