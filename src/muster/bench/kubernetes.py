@@ -16,7 +16,6 @@ import socket
 import ssl
 import subprocess
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -211,7 +210,7 @@ class ControlPlane:
         )
         self._wait_for("kube-apiserver", lambda: self.fetch("/readyz") == b"ok")
         # Ready is said before the default namespace is there, and without it nothing can be written.
-        self._wait_for("kube-apiserver", lambda: b'"default"' in self.fetch("/api/v1/namespaces/default"))
+        self._wait_for("kube-apiserver", lambda: bool(self.fetch("/api/v1/namespaces/default")))
 
     def _start_controller_manager(self) -> None:
         self._spawn(
@@ -267,13 +266,11 @@ def control_plane(work_dir: Path, *, build: bool, **options: Any) -> Iterator[Co
 
 
 def _fetch(url: str, *, headers: dict[str, str] | None = None, context: ssl.SSLContext | None = None) -> bytes:
+    """The body of a good answer. Any other is an `OSError`: what says that something is not there names it too."""
     request = urllib.request.Request(url, headers=headers or {})
-    try:
-        with urllib.request.urlopen(request, timeout=5, context=context) as answer:
-            body: bytes = answer.read()
-            return body
-    except urllib.error.HTTPError as error:
-        return error.read()
+    with urllib.request.urlopen(request, timeout=5, context=context) as answer:
+        body: bytes = answer.read()
+        return body
 
 
 def _write_certificates(work_dir: Path) -> None:
