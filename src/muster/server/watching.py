@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -25,12 +26,15 @@ from muster.server.negotiation import Form
 from muster.server.options import ListOptions
 from muster.server.tables import partial_metadata, table
 from muster.store.contract import EventType
+from muster.store.embedded.loop_load import LoopLoad
 from muster.store.embedded.records import Event
 from muster.store.embedded.watchers import Watcher
 
-GATHER_S = 0.01
-"""Of a stream: events that follow another within this go out together. Whatever is sent costs a turn, a TLS record and a system
-call for each stream, so a store that commits hundreds of times a second would do little else."""
+GATHER_LEAST_S = 0.01
+GATHER_MOST_S = 0.04
+"""Of a stream: events that follow another within this go out together, the more of them the less time the loop has to spare.
+Whatever is sent costs a turn, a TLS record and a system call for each stream, so a store that commits hundreds of times a
+second would do little else."""
 _encode = msgspec.json.Encoder().encode
 Transform = Callable[[Raw, EventType], Raw]
 
@@ -44,10 +48,18 @@ def watch_timeout_s(request: Request, options: ListOptions, limits: ServerLimits
 
 
 def watch_stream(
-    watcher: Watcher, resource: Resource, form: Form, *, include: str, clock: Clock, metrics: Metrics, pace: Turn
+    watcher: Watcher,
+    resource: Resource,
+    form: Form,
+    *,
+    include: str,
+    clock: Clock,
+    metrics: Metrics,
+    pace: Turn,
+    load: LoopLoad,
 ) -> Stream:
     """`pace` is awaited before each batch: the events of one user's thousand watches go out between others' requests."""
-    watcher.pace, watcher.gather_s = pace, GATHER_S
+    watcher.pace, watcher.gather_s = pace, partial(load.stretched, GATHER_LEAST_S, GATHER_MOST_S)
     count = metrics.watch_events.labels(resource.group, resource.plural).inc
     if form.transform:
         chunks = _transformed(watcher, _transform(resource, form, include, clock), count)

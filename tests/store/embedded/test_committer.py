@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from muster.store.embedded import committer as committing
-from muster.store.embedded.committer import InlineCommitter, ThreadCommitter
+from muster.store.embedded.committer import GATHER_MAX_S, InlineCommitter, ThreadCommitter
 from muster.store.embedded.database import CommitFailed, Database, Row
 
 
@@ -71,8 +71,17 @@ def gated(path: Path) -> GatedDatabase:
     return database
 
 
-def threaded(database: Database, heard: Heard, batch_len_max: int = 100) -> ThreadCommitter[OneRow]:
-    return ThreadCommitter(database, heard.on_done, heard.on_failed, batch_len_max=batch_len_max, compact_len_max=100)
+def threaded(
+    database: Database, heard: Heard, batch_len_max: int = 100, gather_s: float = GATHER_MAX_S
+) -> ThreadCommitter[OneRow]:
+    return ThreadCommitter(
+        database,
+        heard.on_done,
+        heard.on_failed,
+        batch_len_max=batch_len_max,
+        compact_len_max=100,
+        gather_s=lambda: gather_s,
+    )
 
 
 async def test_what_gathers_during_a_commit_goes_together(tmp_path: Path) -> None:
@@ -89,11 +98,10 @@ async def test_what_gathers_during_a_commit_goes_together(tmp_path: Path) -> Non
     await committer.close()
 
 
-async def test_who_writes_alone_never_waits_for_company(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(committing, "GATHER_S", 3600.0)
+async def test_who_writes_alone_never_waits_for_company(tmp_path: Path) -> None:
     database, heard = gated(tmp_path), Heard()
     database.gate.set()
-    committer = threaded(database, heard)
+    committer = threaded(database, heard, gather_s=3600.0)
     for rv in range(2, 6):
         committer.submit(OneRow(rv))
         await heard.until(rv - 1)
@@ -104,14 +112,14 @@ async def test_who_writes_alone_never_waits_for_company(tmp_path: Path, monkeypa
 async def test_while_several_write_a_batch_gathers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     database, heard = gated(tmp_path), Heard()
     database.gate.set()
-    committer = threaded(database, heard)
+    committer = threaded(database, heard, gather_s=0.5)
     timers: list[tuple[float, Callable[[], None]]] = []
     monkeypatch.setattr(committer._loop, "call_at", lambda when, callback: timers.append((when, callback)))
     committer.submit(OneRow(2))
     committer.submit(OneRow(3))
     await heard.until(2)
     [(when, begin)] = timers
-    assert when == committer._started + committing.GATHER_S
+    assert when == committer._started + 0.5
     for rv in range(4, 8):  # each in a turn of its own, any of which would do for a batch
         committer.submit(OneRow(rv))
         await asyncio.sleep(0)
@@ -126,15 +134,16 @@ async def test_while_several_write_a_batch_gathers(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("flush_s", "together", "is_done"),
+    ("flush_s", "gather_s", "together", "is_done"),
     [
-        pytest.param(0.0, 2, True, id="several on a quick disk"),
-        pytest.param(0.0, 1, False, id="one alone"),
-        pytest.param(committing.GATHER_S, 2, False, id="on a slow disk there is no pause"),
+        pytest.param(0.0, GATHER_MAX_S, 2, True, id="several on a quick disk"),
+        pytest.param(0.0, GATHER_MAX_S, 1, False, id="one alone"),
+        pytest.param(GATHER_MAX_S, GATHER_MAX_S, 2, False, id="on a slow disk there is no pause"),
+        pytest.param(0.0, 0.0, 2, True, id="several while the loop has time to spare"),
     ],
 )
 async def test_housekeeping_is_done_in_the_pause_before_the_next_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush_s: float, together: int, is_done: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush_s: float, gather_s: float, together: int, is_done: bool
 ) -> None:
     instants_s = itertools.count(0.0, flush_s)  # looked at before a flush and after it
     monkeypatch.setattr(committing, "time", SimpleNamespace(monotonic=lambda: next(instants_s)))
@@ -142,7 +151,7 @@ async def test_housekeeping_is_done_in_the_pause_before_the_next_batch(
     monkeypatch.setattr(committing, "PIECE_LEN", 3)
     database, heard = gated(tmp_path), Heard()
     database.gate.set()
-    committer = threaded(database, heard)
+    committer = threaded(database, heard, gather_s=gather_s)
     committer.submit(OneRow(2))
     await heard.until(1)
     committer.doom([100, 101, 102], 2)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping
+from functools import partial
 
 import pytest
 
@@ -72,7 +73,7 @@ class Reader:
                 watcher = self._store.watch_records(
                     PODS, field_selector=self._selector, resource_version=str(self.rv), timeout_s=self._random.uniform(0, 0.5)
                 )
-                watcher.gather_s = self._random.choice([0, 0.01, 0.1])
+                watcher.gather_s = partial(self._random.choice, [0, 0.01, 0.1])
                 watcher.pace = self._pace if self._random.random() < 0.7 else None
                 async for batch in watcher:
                     for event in batch:

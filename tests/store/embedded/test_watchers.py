@@ -379,7 +379,7 @@ def test_watches_of_one_value_see_what_a_filter_of_all_events_lets_through(
 async def test_what_follows_a_batch_soon_is_gathered_for_the_next() -> None:
     store = await open_store()
     watcher = store.watch_records(CONFIG_MAPS, resource_version=store.resource_version)
-    watcher.gather_s = 60.0
+    watcher.gather_s = lambda: 60.0
     await write(store, "a")
     assert shown(await anext(watcher)) == [("ADDED", "a")]
     following = asyncio.create_task(anext(watcher))

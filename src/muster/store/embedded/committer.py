@@ -1,8 +1,9 @@
 """From the loop to the disk and back: units of writes are gathered, committed in batches, and reported in order.
 
 A unit is what must be on disk together: one write, or a transaction. While one batch is being committed the next gathers,
-so a slow disk makes larger batches (group commit) and nobody waits for more than two flushes. Where several write at a time, a
-batch also begins no earlier than GATHER_S after the one before it; who writes alone never waits for company.
+so a slow disk makes larger batches (group commit) and nobody waits for more than two flushes. Where several write at a time and
+the loop has little time to spare, a batch also begins some milliseconds after the one before it at the earliest; who writes
+alone never waits for company.
 
 Concurrency: `submit`, `close` and the two callbacks run on the loop. With `ThreadCommitter` one thread of its own talks to
 the database; at most one batch is with it at any time, so a failure finds every later unit still on the loop.
@@ -46,9 +47,13 @@ before it has made superfluous. A slice is half a dozen calls into SQLite howeve
 
 PIECE_LEN = 128
 """Superfluous rows that are worth the pause before the next batch."""
-GATHER_S = 0.004
-"""While several write, batches begin no more often than this. Each wakes readers and watchers and passes the interpreter's lock
-back and forth, whatever its length: on a quick disk many small ones would take the loop's time from the writes themselves."""
+GATHER_MAX_S = 0.008
+"""While several write, batches begin no more often than this where the loop is busy all the time; where it is not, more often
+(`loop_load.py`). Each wakes readers and watchers and passes the interpreter's lock back and forth, whatever its length: on a
+quick disk many small ones would take the loop's time from the writes themselves."""
+QUICK_S = 0.002
+"""After a flush that took less there is room for a piece of housekeeping: the next batch is still gathering, or the loop has
+time to spare. Without it the log would grow until a batch had to wait for all of it to be copied."""
 
 U = TypeVar("U", bound=Unit)
 Done = Callable[[Sequence[U]], None]
@@ -98,14 +103,18 @@ class InlineCommitter(Generic[U]):
 
 
 class _Job(Generic[U]):
-    """What the thread is asked to do: commit `units`, note `doomed`, and then perhaps stop."""
+    """What the thread is asked to do: commit `units`, note `doomed`, and then perhaps stop. The next one comes `gather_s` after
+    it was asked at the earliest, where several write."""
 
-    __slots__ = ("doomed", "failure", "horizon", "is_last", "units")
+    __slots__ = ("doomed", "failure", "gather_s", "horizon", "is_last", "units")
 
-    def __init__(self, units: Sequence[U], doomed: Sequence[int], horizon: int, *, is_last: bool = False) -> None:
+    def __init__(
+        self, units: Sequence[U], doomed: Sequence[int], horizon: int, *, gather_s: float = 0.0, is_last: bool = False
+    ) -> None:
         self.units = units
         self.doomed = doomed
         self.horizon = horizon
+        self.gather_s = gather_s
         self.is_last = is_last
         self.failure: CommitFailed | None = None
 
@@ -119,12 +128,15 @@ class ThreadCommitter(Generic[U]):
         *,
         batch_len_max: int,
         compact_len_max: int,
+        gather_s: Callable[[], float] = lambda: 0.0,
         healed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`healed` is called, on the loop, when there is room again after a commit that failed."""
+        """`gather_s` says how long to gather now what several write. `healed` is called, on the loop, when there is room again
+        after a commit that failed."""
         self._database = database
         self._done = done
         self._failed = failed
+        self._gather_s = gather_s
         self._healed = healed
         self._batch_len_max = batch_len_max
         self._compact_len_max = compact_len_max
@@ -165,7 +177,7 @@ class ThreadCommitter(Generic[U]):
             return
         self._started = self._loop.time()
         doomed, self._doomed = self._doomed, []
-        self._jobs.put(_Job(units, doomed, self._horizon))
+        self._jobs.put(_Job(units, doomed, self._horizon, gather_s=self._gather_s()))
 
     def _run(self) -> None:
         """The thread. It ends with the last job, or when the loop is gone and nobody can be told anything any more."""
@@ -186,8 +198,8 @@ class ThreadCommitter(Generic[U]):
             is_ill = job.failure is not None
             if self._database.is_due(SLICE_LEN):
                 self._database.maintain(self._slice_len(sum(len(unit.rows) for unit in job.units)))
-            elif len(job.units) > 1 and took_s < GATHER_S / 2:
-                self._database.maintain_a_little(PIECE_LEN)  # the next batch is still gathering
+            elif len(job.units) > 1 and took_s < QUICK_S:
+                self._database.maintain_a_little(PIECE_LEN)
 
     def _slice_len(self, rows: int) -> int:
         """Each row of a batch makes at most two superfluous; a little more than that, so that a backlog shrinks meanwhile."""
@@ -236,7 +248,7 @@ class ThreadCommitter(Generic[U]):
         elif job.failure is None:
             # The disk first: the next batch is flushed while this one is told to readers and watchers.
             if len(job.units) > 1 or self._waiting:
-                self._loop.call_at(self._started + GATHER_S, self._start)  # at once, if that has passed
+                self._loop.call_at(self._started + job.gather_s, self._start)  # at once, if that has passed
             else:
                 self._start()
             self._done(job.units)

@@ -10,6 +10,7 @@ base classes, so a call reaches them without another in between; each declares t
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ from muster.objects.time import Clock
 from muster.store.embedded.admission import Accounts, Admission, BodyAdmission
 from muster.store.embedded.binding import Bindings
 from muster.store.embedded.collection import Collection
-from muster.store.embedded.committer import InlineCommitter, ThreadCommitter
+from muster.store.embedded.committer import GATHER_MAX_S, InlineCommitter, ThreadCommitter
 from muster.store.embedded.core import Core
 from muster.store.embedded.creates import Creates
 from muster.store.embedded.custom import CRD_ID, CustomKinds
@@ -32,6 +33,7 @@ from muster.store.embedded.deletes import Deletes
 from muster.store.embedded.eviction import Evictions
 from muster.store.embedded.garbage import GarbageCollector
 from muster.store.embedded.limits import Limits
+from muster.store.embedded.loop_load import LoopLoad
 from muster.store.embedded.namespaces import NAMESPACES_ID, prepare_namespace
 from muster.store.embedded.opening import load
 from muster.store.embedded.patches import Patches
@@ -73,6 +75,8 @@ class RecordStore(RecordBatches, RecordSubresources):
         self._shaper.kind_hooks = {NAMESPACES_ID: prepare_namespace, CRD_ID: self._custom.prepare}
         self._core.listeners.append(self._custom.on_event)
         self._database: Database | None = None
+        self.load = LoopLoad()
+        """Of the thread that the store was made on, which is that of its loop."""
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -108,7 +112,13 @@ class RecordStore(RecordBatches, RecordSubresources):
         else:
             batch = core.limits.batch_len_max
             core.committer = ThreadCommitter(
-                database, done, failed, batch_len_max=batch, compact_len_max=compact, healed=core.on_healed
+                database,
+                done,
+                failed,
+                batch_len_max=batch,
+                compact_len_max=compact,
+                gather_s=functools.partial(store.load.stretched, 0.0, GATHER_MAX_S),
+                healed=core.on_healed,
             )
         core.committer.doom(leftovers, core.horizon)
         store._garbage.start()

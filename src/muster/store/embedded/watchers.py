@@ -78,7 +78,7 @@ class Watcher:
         self._is_open = True
         self.pace: Callable[[], Awaitable[None]] | None = None
         """Awaited before each batch is taken, by whoever has many readers to serve beside other work."""
-        self.gather_s = 0.0
+        self.gather_s: Callable[[], float] = lambda: 0.0
         """For so long after a batch, what comes is gathered for the next one: so there are so many batches at the most, however
         often the store commits. What comes later than that is taken at once."""
         self._gather_until = 0.0
@@ -119,7 +119,7 @@ class Watcher:
                 if not batch:
                     break
             if batch:
-                self._gather_until = now + self.gather_s
+                self._gather_until = now + self.gather_s()
                 return batch
             if not self._has_read_all:
                 continue  # nothing for it was in that part
