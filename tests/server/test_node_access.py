@@ -242,6 +242,8 @@ FORBIDDEN: list[tuple[str, str, Any]] = [
     ("PATCH", f"{NODE}/mine", {"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}}),
     ("PATCH", f"{NODE}/mine", {"metadata": {"labels": {"example.com.node-restriction.kubernetes.io/fips": "true"}}}),
     ("PATCH", f"{NODE}/mine", {"metadata": {"labels": {"of.muster.dev/pool": "best"}}}),
+    ("PATCH", f"{NODE}/mine", {"metadata": {"labels": {"kubernetes.io/role": "master"}}}),
+    ("PATCH", f"{NODE}/mine", {"metadata": {"labels": {"trusted.k8s.io/enclave": "true"}}}),
     ("PATCH", f"{NODE}/mine", {"metadata": {"annotations": {"muster.dev/joined": None}}}),
     ("PATCH", f"{NODE}/mine", {"metadata": {"annotations": {"muster.dev/bandwidth": "9Tbps"}}}),
     ("PATCH", f"{NODE}/mine", {"metadata": {"finalizers": ["a.b/c"]}}),
@@ -373,6 +375,8 @@ def test_what_an_agent_needs(server: RunningServer, machine: Machine) -> None:
     for path in ("/api/v1/services", "/api/v1/endpoints", NODE, f"{NODE}/other"):
         ok("GET", path)
     labels = {"kubernetes.io/os": "linux", "kuscia.secretflow/runtime": "runp", "muster.dev/agent": "1", "site": "a"}
+    labels["kubernetes.io/role"] = "agent"
+    labels |= {"topology.kubernetes.io/zone": "z1", "node.kubernetes.io/instance-type": "large", "example.com/disk": "ssd"}
     notes = {"muster.dev/agent-bandwidth": "1Gbps", "muster.dev/fence-seconds": "120"}
     node = ok("PATCH", f"{NODE}/mine", {"metadata": {"labels": labels, "annotations": notes}})
     taints = [*node["spec"]["taints"], {"key": "own", "effect": "NoSchedule"}]

@@ -18,7 +18,7 @@ from muster.agent.measuring import Identity, Pressure
 from muster.agent.offering import Offer, pressures
 from muster.objects.bandwidth import bps_to_mbps, node_bandwidth
 from muster.objects.conditions import set_condition
-from muster.objects.labels import KoordinatorNode, Kubernetes, Kuscia, KusciaLabel, Muster
+from muster.objects.labels import AGENT_ROLE, KoordinatorNode, Kubernetes, Kuscia, KusciaLabel, Muster
 from muster.objects.meta import annotations_of, labels_of
 from muster.objects.quantity import as_kept
 from muster.objects.status import Raw
@@ -73,7 +73,7 @@ def labels(facts: Facts) -> dict[str, str]:
         Kubernetes.HOSTNAME: facts.identity.hostname[:63],
         Kubernetes.OS: "linux",
         Kubernetes.ARCH: facts.identity.arch,
-        Kubernetes.ROLE: "agent",
+        Kubernetes.ROLE: AGENT_ROLE,
         KusciaLabel.NODE_RUNTIME: RUNTIMES[config.runtime],
         Muster.AGENT: __version__.replace("+", "_")[:63],
     }

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from typing import Final
 
+AGENT_ROLE: Final = "agent"
+"""What the label `Kubernetes.ROLE` says on the nodes of agents, Kuscia's and ours."""
+
 
 class Kubernetes:
     """Names of Kubernetes' own that scheduling reads."""

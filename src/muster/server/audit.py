@@ -91,9 +91,10 @@ class AuditLog:
             self._fd = -1
 
     async def _flush_soon(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._closing.wait(), _FLUSH_DELAY_S)
         while self._lines:
+            # Each time: under load there are always lines, and a thread for every few would take more time than their requests.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), _FLUSH_DELAY_S)
             lines, self._lines = self._lines, []
             self._bytes = 0
             await asyncio.to_thread(self._flush, lines)

@@ -20,7 +20,7 @@ import ipaddress
 from collections.abc import Mapping
 from typing import Any, Final
 
-from muster.objects.labels import Kuscia, KusciaLabel, Muster
+from muster.objects.labels import AGENT_ROLE, Kubernetes, Kuscia, KusciaLabel, Muster
 from muster.objects.meta import annotations_of, labels_of
 from muster.objects.names import NAMESPACE_NODE_LEASE
 from muster.objects.rules.report import obj, text
@@ -37,6 +37,17 @@ NODE_EVENTS: Final = "default"
 _PARTY_LABELS: Final = (KusciaLabel.NODE_DOMAIN, KusciaLabel.NODE_NAMESPACE)
 _GUARDED_DOMAINS: Final = ("muster.dev", "kuscia.secretflow", "node-restriction.kubernetes.io", "node-role.kubernetes.io")
 """Of labels: these and all below them, since administrators write `example.com.node-restriction.kubernetes.io/x`."""
+_KUBERNETES_DOMAINS: Final = ("kubernetes.io", "k8s.io")
+_KUBELET_DOMAINS: Final = ("kubelet.kubernetes.io", "node.kubernetes.io")
+_KUBELET_LABELS: Final = frozenset(
+    {
+        *(Kubernetes.HOSTNAME, Kubernetes.OS, Kubernetes.ARCH, Kubernetes.ZONE, Kubernetes.REGION),
+        *("beta.kubernetes.io/os", "beta.kubernetes.io/arch", "beta.kubernetes.io/instance-type"),
+        *("failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region"),
+    }
+)
+"""What Kubernetes' NodeRestriction lets a node say of itself, with all below `_KUBELET_DOMAINS`; other names of its domains
+may come to mean something one day, and be trusted then."""
 _AGENT_LABELS: Final = frozenset({Muster.AGENT, KusciaLabel.NODE_RUNTIME})
 _AGENT_ANNOTATION_PREFIX: Final = "muster.dev/agent"
 _VOLATILE: Final = frozenset({"resourceVersion", "managedFields", "generation"})
@@ -171,10 +182,19 @@ def _check_labels(request: AdmissionRequest, party: str, new: Mapping[str, str],
             whose = f'a node of the party "{party}"' if party else "a node of no party"
             raise refused(request, f"label {key}: {new.get(key)!r:.80}: it is {whose}, by its certificate")
     for key in {*new, *old} - _AGENT_LABELS - {*_PARTY_LABELS}:
-        if new.get(key) == old.get(key):
-            continue
-        if _is_below(key.partition("/")[0], _GUARDED_DOMAINS):
+        is_agent = (key, new.get(key)) == (Kubernetes.ROLE, AGENT_ROLE)
+        if new.get(key) != old.get(key) and not is_agent and _is_guarded(key):
             raise refused(request, f"label {key}: a node may not change it; an administrator may: kubectl label node")
+
+
+def _is_guarded(key: str) -> bool:
+    domain, slash, _ = key.partition("/")
+    if not slash:
+        return False
+    if _is_below(domain, _GUARDED_DOMAINS):
+        return True
+    is_theirs = key in _KUBELET_LABELS or _is_below(domain, _KUBELET_DOMAINS)
+    return _is_below(domain, _KUBERNETES_DOMAINS) and not is_theirs
 
 
 def _is_below(domain: str, guarded: tuple[str, ...]) -> bool:

@@ -215,6 +215,49 @@ async def test_the_addresses_of_a_pod_agree(store: Store, namespace: str, status
     assert moved["status"]["podIPs"] == [{"ip": "10.9.9.9"}]
 
 
+def _state(name: str, **state: Raw) -> Raw:
+    return {"name": name, "image": "busybox", "imageID": "", "ready": False, "restartCount": 0, "state": state}
+
+
+RUNNING: Raw = {"startedAt": "2026-11-01T08:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "code", "field", "is_final"),
+    [
+        pytest.param("Never", 0, "containerStatuses", True, id="never started again"),
+        pytest.param("Never", 1, "containerStatuses", True, id="never started again, not even when it failed"),
+        pytest.param("Never", 1, "initContainerStatuses", True, id="an init container"),
+        pytest.param("OnFailure", 0, "containerStatuses", True, id="it did not fail"),
+        pytest.param("OnFailure", 3, "containerStatuses", False, id="it failed"),
+        pytest.param("Always", 0, "containerStatuses", False, id="always started again"),
+    ],
+)
+async def test_a_container_that_has_ended_stays_so(
+    store: Store, namespace: str, policy: str, code: int, field: str, is_final: bool
+) -> None:
+    pods = await store.resource("", "Pod")
+    made = pod("a")
+    name = made["spec"]["containers"][0]["name"]
+    inits = [{**made["spec"]["containers"][0], "name": "before"}]
+    await store.create(pods, {**made, "spec": {**made["spec"], "initContainers": inits, "restartPolicy": policy}}, namespace)
+    one = "before" if field == "initContainerStatuses" else name
+
+    async def report(**state: Raw) -> Raw:
+        return await store.patch(pods, "a", {"status": {field: [_state(one, **state)]}}, namespace, subresource="status")
+
+    ended = await report(terminated={"exitCode": code, "finishedAt": "2026-11-01T09:00:00Z"})
+    if is_final:
+        with pytest.raises(Invalid) as caught:
+            await report(running=RUNNING)
+        assert [(cause.field, cause.message) for cause in caught.value.causes] == [
+            (f"status.{field}[0].state", "Forbidden: may not be transitioned to non-terminated state")
+        ]
+        assert await store.get(pods, "a", namespace) == ended
+    else:
+        assert (await report(running=RUNNING))["status"][field][0]["state"] == {"running": RUNNING}
+
+
 async def test_all_of_a_node_can_be_given_out_unless_it_says_otherwise(store: Store) -> None:
     nodes = await store.resource("", "Node")
     name = unique("node")

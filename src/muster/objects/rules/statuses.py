@@ -1,7 +1,7 @@
-"""Rules for the status of Kubernetes' own kinds: counters are counts, and addresses are addresses. Pure.
+"""Rules for the status of Kubernetes' own kinds: counters are counts, addresses are addresses, what has ended stays so. Pure.
 
 Only what a write changes is looked at, so a status that was stored before a rule existed stands in nobody's way. The status of
-pods is written more often than anything else: it costs one comparison unless the addresses change.
+pods is written more often than anything else: it costs three comparisons unless addresses or containers change.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ _COUNTERS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
 _BALANCED: Final = frozenset({("", "Service"), ("networking.k8s.io", "Ingress")})
 _PARTS: Final = ("fullyLabeledReplicas", "updatedReplicas", "currentReplicas", "readyReplicas", "availableReplicas")
 """Of `replicas`, where a kind counts them."""
+_CONTAINERS: Final = (("containerStatuses", "containers"), ("initContainerStatuses", "initContainers"))
+"""Where a pod's status and its spec tell of the same ones."""
 
 
 def check_status(report: Report, key: tuple[str, str], raw: Raw, old: Raw | None) -> None:
@@ -40,6 +42,9 @@ def check_status(report: Report, key: tuple[str, str], raw: Raw, old: Raw | None
     if key == ("", "Pod"):
         if status.get("podIPs") != before.get("podIPs"):
             _check_pod_addresses(report, status)
+        for field, containers in _CONTAINERS:
+            if status.get(field) != before.get(field):
+                _check_ended(report, field, status, before, _restarting(obj(raw, "spec"), containers))
     elif status != before:
         if key in _COUNTERS:
             _check_counters(report, status, before, _COUNTERS[key])
@@ -71,6 +76,24 @@ def _check_pod_addresses(report: Report, status: Raw) -> None:
             report.invalid(f"status.podIPs[{index}]", address, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)")
     if len(found) > 1 and (len(found) > 2 or is_ipv4(found[0]) == is_ipv4(found[1])):
         report.invalid("status.podIPs", found, "may specify no more than one IP for each IP family")
+
+
+def _restarting(spec: Raw, containers: str) -> Mapping[str, str]:
+    """By which policy each of these containers is started again."""
+    whole = text(spec, "restartPolicy") or "Always"
+    own = "restartPolicy" if containers == "initContainers" else ""
+    return {text(one, "name"): text(one, own) or whole for _, one in objs(spec, containers, "spec")}
+
+
+def _check_ended(report: Report, field: str, status: Raw, before: Raw, restarting: Mapping[str, str]) -> None:
+    """A container that is not started again does not run again: a report that says so is late, or a lie."""
+    states = {text(one, "name"): obj(one, "state") for _, one in objs(status, field, "status")}
+    for where, one in objs(before, field, "status"):
+        ended, policy = obj(one, "state").get("terminated"), restarting.get(text(one, "name"), "Always")
+        if not isinstance(ended, dict) or policy == "Always" or (policy == "OnFailure" and number(ended, "exitCode") != 0):
+            continue
+        if "terminated" not in states.get(text(one, "name"), {"terminated": ended}):
+            report.forbidden(f"{where}.state", "may not be transitioned to non-terminated state")
 
 
 def _check_balancer(report: Report, status: Raw) -> None:
