@@ -35,6 +35,7 @@ def make(root: Path) -> None:
     shutil.copytree(sysconfig.get_path("stdlib"), library, ignore=_LEFT_OUT, dirs_exist_ok=True)
     packages = library / "site-packages"
     packages.mkdir(exist_ok=True)
+    (library / "dist-packages").symlink_to(packages.name)  # where Debian's Python looks
     source = Path(cryptography.__file__).parents[1]
     for path in (path for pattern in PACKAGES for path in source.glob(pattern)):
         copy = shutil.copytree if path.is_dir() else shutil.copy2

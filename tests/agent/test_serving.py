@@ -14,12 +14,14 @@ import pytest
 
 from muster.agent import serving
 from muster.agent.contracts import AgentError, LogQuery
-from muster.agent.serving import BadQuery, Endpoint, read_query
+from muster.agent.serving import Endpoint
 from muster.agent.serving_access import AskedAccess, User, ensure_self_signed, tls_context, user_of
+from muster.agent.serving_query import BadQuery, read_query
 from muster.client.files import key_file
 from muster.objects.status import Raw, ServiceUnavailable
 from muster.objects.time import wall_clock
 from muster.server.pki import Pki
+from tests.agent.streaming_rig import no_streams
 from tests.waiting import until
 
 PATH = {"namespace": "ns", "pod": "p", "container": "c"}
@@ -97,7 +99,7 @@ class Logs:
 
 
 class Reviews:
-    """The API server's answers: `good` is known and may, `known` is known and may not."""
+    """The API server's answers: `good` is known and may read, `known` is known and may not."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -114,8 +116,9 @@ class Reviews:
             token = body["spec"]["token"]
             return {"status": {"authenticated": token in ("good", "known"), "user": {"username": token, "groups": ["g"]}}}
         attributes = body["spec"]["resourceAttributes"]
-        assert attributes == {"verb": "get", "resource": "nodes", "subresource": "proxy", "name": "n1"}
-        return {"status": {"allowed": body["spec"]["user"] == "good"}}
+        verb = attributes["verb"]
+        assert attributes == {"verb": verb, "resource": "nodes", "subresource": "proxy", "name": "n1"}
+        return {"status": {"allowed": verb == "get" and body["spec"]["user"] == "good"}}
 
 
 class Rig:
@@ -129,6 +132,7 @@ class Rig:
         self.problem = ""
         self.endpoint = Endpoint(
             logs=self.logs.read,
+            **no_streams(),
             access=self.access,
             tls=tls_context(*pair, self.pki.ca_pem),
             clock=wall_clock,
@@ -192,7 +196,7 @@ async def test_who_may(rig: Rig, who: dict[str, Any]) -> None:
         pytest.param({"user": "system:node:n2", "groups": ("system:nodes",)}, 403, id="another node"),
     ],
 )
-@pytest.mark.parametrize("path", [LOGS, "/metrics", "/exec/ns/p/c"])
+@pytest.mark.parametrize("path", [LOGS, "/metrics", "/attach/ns/p/c", "/exec/ns/p/c", "/portForward/ns/p"])
 async def test_who_may_not(rig: Rig, who: dict[str, Any], code: int, path: str) -> None:
     assert (await rig.ask(path, **who))[0] == code
     assert rig.logs.queries == []
@@ -214,13 +218,22 @@ async def test_answers_about_users_are_remembered_for_a_while(rig: Rig) -> None:
     assert (code, "can't be asked" in text) == (503, True)
 
 
+@pytest.mark.parametrize("path", ["/exec/ns/p/c", "/portForward/ns/p"])
+async def test_who_may_read_opens_no_connection_into_a_pod(rig: Rig, path: str) -> None:
+    """Nor is what is remembered of the one taken for the other."""
+    assert (await rig.ask("/metrics", token="good"))[0] == 200
+    code, said = await rig.ask(path, token="good")
+    assert (code, "may not create nodes/proxy" in said) == (403, True), said
+    assert (await rig.ask("/metrics", token="good"))[0] == 200
+
+
 async def test_health_is_for_everybody(rig: Rig) -> None:
     assert await rig.ask("/healthz") == (200, "ok")
     rig.problem = "pods failed"
     assert await rig.ask("/healthz") == (503, "pods failed")
 
 
-@pytest.mark.parametrize("path", ["/exec/ns/p/c", "/attach/ns/p/c", "/portForward/ns/p", "/run/ns/p/c"])
+@pytest.mark.parametrize("path", ["/attach/ns/p/c", "/run/ns/p/c", "/cri/exec/x"])
 async def test_what_is_not_supported_says_so(rig: Rig, path: str) -> None:
     code, text = await rig.ask(path, user="system:apiserver")
     assert code == 501
@@ -288,7 +301,7 @@ async def test_stopping_with_readers_ends(rig: Rig) -> None:
 
 
 async def test_a_port_that_is_taken_is_an_error(rig: Rig, tmp_path: Path) -> None:
-    other = Endpoint(logs=rig.logs.read, access=rig.access, tls=None, clock=wall_clock)
+    other = Endpoint(logs=rig.logs.read, **no_streams(), access=rig.access, tls=None, clock=wall_clock)
     with pytest.raises(OSError, match=str(rig.endpoint.port)):
         await other.start("127.0.0.1", rig.endpoint.port)
     await other.stop()

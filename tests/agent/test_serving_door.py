@@ -17,6 +17,7 @@ from muster.agent.contracts import LogQuery
 from muster.agent.serving import Endpoint
 from muster.agent.serving_access import ASKING_MAX, AskedAccess, ensure_self_signed, tls_context
 from muster.objects.time import wall_clock
+from tests.agent.streaming_rig import no_streams
 from tests.waiting import until as until_async
 
 
@@ -28,7 +29,7 @@ async def until(check: Callable[[], bool]) -> None:
 
 
 class Everybody:
-    async def refusal(self, request: web.Request) -> tuple[int, str] | None:
+    async def refusal(self, request: web.Request, verb: str = "get") -> tuple[int, str] | None:
         return None
 
 
@@ -42,7 +43,7 @@ async def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     monkeypatch.setattr(serving_door, "PER_ADDRESS_MAX", 10)
     monkeypatch.setattr(serving, "IDLE_S", 1000.0)  # which would close them too, in the end
     pair = ensure_self_signed(tmp_path / "credentials", "n1", ("127.0.0.1",), wall_clock())
-    made = Endpoint(logs=some_lines, access=Everybody(), tls=tls_context(*pair, None), clock=wall_clock)
+    made = Endpoint(logs=some_lines, **no_streams(), access=Everybody(), tls=tls_context(*pair, None), clock=wall_clock)
     await made.start("127.0.0.1", 0)
     assert made.door is not None
     yield made
@@ -137,27 +138,27 @@ async def test_guessed_tokens_are_no_flood_on_the_api_server(monkeypatch: pytest
     access = AskedAccess(None, "n1", wall_clock)  # type: ignore[arg-type]
     asked, answer = 0, asyncio.Event()
 
-    async def ask(_user: object, _token: str) -> tuple[int, str]:
+    async def ask(_verb: str, _user: object, _token: str) -> tuple[int, str]:
         nonlocal asked
         asked += 1
         await answer.wait()
         return 401, "no"
 
     monkeypatch.setattr(access, "_ask", ask)
-    guesses = [asyncio.create_task(access._remembering(f"k{n}", None, f"t{n}")) for n in range(ASKING_MAX * 4)]
+    guesses = [asyncio.create_task(access._remembering("get", f"k{n}", None, f"t{n}")) for n in range(ASKING_MAX * 4)]
     await asyncio.sleep(0)
     assert asked == ASKING_MAX
     answer.set()
     codes = [refused[0] for refused in await asyncio.gather(*guesses) if refused is not None]
     assert (codes.count(401), codes.count(429)) == (ASKING_MAX, ASKING_MAX * 3)
-    assert await access._remembering("later", None, "t") == (401, "no")
+    assert await access._remembering("get", "later", None, "t") == (401, "no")
     assert len(access._remembered) <= serving_access.REMEMBERED_MAX
 
 
 def test_it_serves_on_the_loop_that_agents_run_on(tmp_path: Path) -> None:
     async def ask() -> str:
         pair = ensure_self_signed(tmp_path / "credentials", "n1", ("127.0.0.1",), wall_clock())
-        made = Endpoint(logs=some_lines, access=Everybody(), tls=tls_context(*pair, None), clock=wall_clock)
+        made = Endpoint(logs=some_lines, **no_streams(), access=Everybody(), tls=tls_context(*pair, None), clock=wall_clock)
         await made.start("127.0.0.1", 0)
         try:
             return await asks(made)

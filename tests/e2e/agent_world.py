@@ -31,14 +31,15 @@ class AgentWorld:
         self.server = ServerProcess(self.data_dir)
         self._home = root / "home"
         self._home.mkdir()
-        self._followers: list[asyncio.subprocess.Process] = []
+        self.followers: list[asyncio.subprocess.Process] = []
+        """Programs that are ended with the world, where they have not ended by themselves."""
 
     async def start(self, agents: str = "auto") -> None:
         await self.server.start("--agents", agents)
 
     async def close(self) -> None:
         """Whatever state it is in: everything ends, and nothing is left."""
-        for follower in self._followers:
+        for follower in self.followers:
             if follower.returncode is None:
                 follower.kill()
                 await follower.wait()
@@ -73,7 +74,7 @@ class AgentWorld:
         made = await asyncio.create_subprocess_exec(
             *(str(KUBECTL), *args), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=self.environ
         )
-        self._followers.append(made)
+        self.followers.append(made)
         return made
 
     async def _run(self, *command: str, stdin: str = "") -> tuple[int, str, str]:

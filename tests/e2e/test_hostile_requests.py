@@ -39,9 +39,10 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def _is_meant(request: Request, code: int, body: bytes) -> bool:
-    """A list from a version that is still to come, and logs of a pod on a node that somebody made up."""
-    is_of_logs = code == 503 and "/log" in request.path and (request.method == "HEAD" or b"the logs of pod" in body)
-    return is_of_logs or (code == 504 and b'"Timeout"' in body)
+    """A list from a version that is still to come; logs of a pod, and connections into one, on a node that somebody made up."""
+    is_of_node = any(part in request.path for part in ("/log", "/exec", "/portforward"))
+    is_nowhere = code == 503 and is_of_node and (request.method == "HEAD" or b"on node" in body)
+    return is_nowhere or (code == 504 and b'"Timeout"' in body)
 
 
 def good_manifests() -> list[dict[str, Any]]:

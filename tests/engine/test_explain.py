@@ -373,15 +373,12 @@ def test_every_waiting_unit_counts_each_node_once_and_its_ways_out_are_true(
         )
 
     made = engine_with(described, there)
-    made.step([ev.PodSeen(wanted(i, *one)) for i, one in enumerate(asked)], 1.0)
-    for unit, parked in made.waiting.parked.items():
-        verdict = parked.verdict
-        assert sum(verdict.nodes_by_reason.values()) == len(nodes)
-        assert verdict.helps
-        assert verdict is made.verdicts[unit]
-        for text in verdict.helps:
+    for index, one in enumerate(asked):
+        # One after the other: a way out is told of the moment at which the work was tried, and who comes next may take it.
+        made.step([ev.PodSeen(wanted(index, *one))], 1.0)
+        (unit,) = [unit for unit in made.waiting.parked if unit.endswith(f"/w{index}")] or [""]
+        for text in made.waiting.parked[unit].verdict.helps if unit else ():
             if text.startswith("would fit now with cpu "):
-                index = int(unit.rpartition("/w")[2])
                 amount = text.removeprefix("would fit now with cpu ").partition(" ")[0]
                 fresh = engine_with(described, [p.facts for p in made.state.pods.values() if p.node and p.name[0] == "r"])
                 taken = [
@@ -396,6 +393,11 @@ def test_every_waiting_unit_counts_each_node_once_and_its_ways_out_are_true(
                     if p.node and p.name[0] == "w"
                 ]
                 fresh.step([ev.PodSeen(p) for p in taken], 0.5)
-                smaller = wanted(index, *asked[index])
+                smaller = wanted(index, *one)
                 smaller.spec.containers[0].resources.requests["cpu"] = amount
                 assert [type(d) for d in fresh.step([ev.PodSeen(smaller)], 1.0)] == [Place], text
+    for unit, parked in made.waiting.parked.items():
+        verdict = parked.verdict
+        assert sum(verdict.nodes_by_reason.values()) == len(nodes)
+        assert verdict.helps
+        assert verdict is made.verdicts[unit]

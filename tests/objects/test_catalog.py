@@ -12,7 +12,7 @@ from muster.objects.names import validate_dns1035_label
 from muster.objects.resources import Resource
 from muster.objects.status import NotFound
 
-SUBRESOURCES = {"status", "scale", "binding", "eviction", "token", "log", "finalize", "approval"}
+SUBRESOURCES = {"status", "scale", "binding", "eviction", "token", "exec", "log", "portforward", "finalize", "approval"}
 each = pytest.mark.parametrize("resource", CATALOG.all, ids=lambda r: f"{r.qualified}.{r.version}")
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from muster.objects.status import Raw
-from muster.server import audit_policy
+from muster.server import audit, audit_policy
 from muster.server.audit import AuditLog
 from muster.server.audit_policy import Level
 from muster.server.config import ServerLimits
@@ -341,6 +343,38 @@ async def test_nothing_is_lost_at_close_and_the_buffer_is_bounded(tmp_path: Path
     await log.close()
     assert [line["n"] for line in _lines(tmp_path / "a.jsonl")] == list(range(10))
     assert log.dropped == 5
+
+
+async def test_what_comes_while_lines_are_written_waits_for_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under load there is always another line: written at once, each would cost a thread's turn."""
+    started, go_on = threading.Event(), threading.Event()
+
+    class Slow(AuditLog):
+        writes = 0
+
+        def _flush(self, lines: Any) -> None:
+            self.writes += 1
+            started.set()
+            go_on.wait(60)
+            super()._flush(lines)
+
+    log = Slow(tmp_path / "audit.jsonl", ServerLimits())
+    log.open()
+    monkeypatch.setattr(audit, "_FLUSH_DELAY_S", 0.0)
+    log.write({"auditID": "first"})
+    await asyncio.to_thread(started.wait, 60)
+    monkeypatch.setattr(audit, "_FLUSH_DELAY_S", 3600.0)
+    log.write({"auditID": "second"})
+    go_on.set()
+    while b"first" not in (tmp_path / "audit.jsonl").read_bytes():
+        await asyncio.sleep(0)
+    for number in range(100):
+        log.write({"auditID": str(number)})
+        await asyncio.sleep(0)
+    assert log.writes == 1
+    await log.close()
+    assert log.writes == 2
+    assert len((tmp_path / "audit.jsonl").read_bytes().splitlines()) == 102
 
 
 async def test_a_file_that_can_not_be_written_fails_nobody(tmp_path: Path) -> None:

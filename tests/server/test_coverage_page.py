@@ -31,7 +31,14 @@ def _rows() -> dict[str, list[str]]:
 
 ROWS = _rows()
 _WITH_A_NODE = "tests/e2e/test_agent.py"
-ELSEWHERE = {"`logs` (`-f`, `--tail`, `--since`, `--previous`, `--timestamps`)": _WITH_A_NODE}
+_INTO_PODS = "tests/e2e/test_streams.py"
+ELSEWHERE = {
+    "`logs` (`-f`, `--tail`, `--since`, `--previous`, `--timestamps`)": _WITH_A_NODE,
+    "`exec` (`-i`, `-t`, `-c`)": _INTO_PODS,
+    "`cp`": _INTO_PODS,
+    "`port-forward`": _INTO_PODS,
+    "`exec`, `portforward` of pods": _INTO_PODS,
+}
 """Rows whose words are shown by another test, since a transcript has no node."""
 
 

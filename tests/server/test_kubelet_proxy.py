@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
 import socket
-import ssl
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from aiohttp import web
-from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from muster.objects.status import BadRequest
-from muster.server.certificates import Authority, cert_pem, key_pem, new_key, self_signed
+from muster.server.certificates import key_pem
 from muster.server.config import ServerLimits
 from muster.server.exchange import Query
-from muster.server.kubelet_proxy import choose_container, endpoint_of, read_query, waiting_reason
+from muster.server.kubelet_proxy import read_query, waiting_reason
+from muster.server.node_agents import choose_container, endpoint_of
 from tests.server.joining_nodes import MERGE, Machine, bound_pod
+from tests.server.node_endpoints import STRANGERS, announce, endpoint_tls, stranger
 from tests.server.running import Reply, RunningServer, running
 from tests.waiting import blocked_until
 
@@ -35,12 +34,7 @@ class Endpoint:
         self.ended = threading.Event()
         self.sent_bytes = 0
         self.answer: Callable[[web.Request], Any] = self._plain
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        pem = tmp_path / "endpoint.pem"
-        pem.write_bytes(certificate + key)
-        self._context.load_cert_chain(pem)
-        self._context.verify_mode = ssl.CERT_REQUIRED
-        self._context.load_verify_locations(cafile=str(server.server.ca_path))
+        self._context = endpoint_tls(server, certificate, key, tmp_path)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -100,11 +94,7 @@ def endpoint(server: RunningServer, machine: Machine, tmp_path: Any) -> Iterator
 
 
 def _announce(server: RunningServer, port: int, address: str = "127.0.0.1") -> None:
-    status = {
-        "addresses": [{"type": "Hostname", "address": "nowhere.invalid"}, {"type": "InternalIP", "address": address}],
-        "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
-    }
-    assert server.request("PATCH", "/api/v1/nodes/logs-n/status", {"status": status}, headers=MERGE).code == 200
+    announce(server, "logs-n", port, address)
 
 
 def _log(server: RunningServer, query: str = "", **more: Any) -> Reply:
@@ -245,41 +235,9 @@ def test_no_more_at_once_than_allowed(server: RunningServer, endpoint: Endpoint)
 # -- who is believed ----------------------------------------------------------------------------------------------------------
 
 
-def _stranger(kind: str, server: RunningServer, machine: Machine) -> tuple[bytes, bytes]:
-    key = new_key()
-    if kind == "another CA":
-        ca_key, now = new_key(), 1_700_000_000.0
-        life = datetime.timedelta(days=36500)
-        authority = Authority(self_signed("muster-ca", ca_key, now, life), ca_key)
-        made = authority.issue(
-            key,
-            common_name="system:node:logs-n",
-            usage=ExtendedKeyUsageOID.SERVER_AUTH,
-            now=now,
-            lifetime=life,
-            groups=["system:nodes"],
-            names=["logs-n"],
-        )
-        return cert_pem(made), key_pem(key)
-    if kind == "another node":
-        other = Machine(server, "logs-other").join()
-        server.request("DELETE", "/api/v1/nodes/logs-other")
-        return other.certificate.encode(), key_pem(other.key)
-    if kind == "never joined":
-        signed = server.server.pki.sign_node(
-            key.public_key(), user="system:node:logs-n", groups=["system:nodes"], names=["logs-n"]
-        )
-        return cert_pem(signed), key_pem(key)
-    assert kind == "revoked"
-    before = machine.certificate.encode(), key_pem(machine.key)
-    again = Machine(server, machine.name).join()
-    assert again.certificate.encode() != before[0]
-    return before
-
-
-@pytest.mark.parametrize("kind", ["another CA", "another node", "never joined", "revoked"])
+@pytest.mark.parametrize("kind", STRANGERS)
 def test_strangers_are_not_believed(server: RunningServer, machine: Machine, tmp_path: Any, kind: str) -> None:
-    endpoint = Endpoint(server, *_stranger(kind, server, machine), tmp_path)
+    endpoint = Endpoint(server, *stranger(kind, server, machine), tmp_path)
     try:
         _announce(server, endpoint.port)
         reply = _log(server)
@@ -325,13 +283,6 @@ def test_what_is_answered_without_asking(server: RunningServer, endpoint: Endpoi
     assert server.request("GET", "/api/v1/namespaces/logs/pods/nobody/log").code == 404
     assert server.request("POST", "/api/v1/namespaces/logs/pods/p/log", {}).code == 405
     assert endpoint.asked == []
-
-
-def test_exec_is_refused_clearly(server: RunningServer, machine: Machine) -> None:
-    for word in ("exec", "attach", "portforward"):
-        reply = server.request("POST", f"/api/v1/namespaces/logs/pods/p/{word}?command=sh")
-        assert reply.code == 405
-        assert "is not supported by this server" in reply.message
 
 
 # -- the pure parts -----------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ import contextlib
 import logging
 import os
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
@@ -34,7 +35,7 @@ from muster.agent import assembly
 from muster.agent.claim import Claim
 from muster.agent.config import AgentConfig, Process
 from muster.agent.contact import Contact
-from muster.agent.contracts import AgentError, LogQuery, Missing, PodCarrier
+from muster.agent.contracts import AgentError, ExecSession, ExecWant, LogQuery, Missing, PodCarrier, StreamTarget
 from muster.agent.fencing import count_running, is_guarded, kill_runs
 from muster.agent.joining import Credentials, JoinError, JoinRequest, Trust, renew
 from muster.agent.layout import Layout
@@ -188,6 +189,8 @@ class Agent:
             self._tls = tls_context(*pair, self._options.ca)
             endpoint = Endpoint(
                 logs=self._logs,
+                open_exec=self._open_exec,
+                dial=self._dial,
                 access=AskedAccess(self._store, self.name, self._clock),
                 tls=self._tls,
                 clock=self._clock,
@@ -321,11 +324,20 @@ class Agent:
             attempt += 1
 
     async def _logs(self, query: LogQuery) -> AsyncIterator[bytes]:
-        if self._parts is None or self._parts.carrier is None:
-            raise AgentError("Unavailable", f"the agent of node {self.name} is starting; try again")
-        async with contextlib.aclosing(cast(AsyncGenerator[bytes, None], self.pods.logs(query))) as chunks:
+        async with contextlib.aclosing(cast(AsyncGenerator[bytes, None], self._ready_pods().logs(query))) as chunks:
             async for chunk in chunks:
                 yield chunk
+
+    async def _open_exec(self, target: StreamTarget, want: ExecWant) -> ExecSession:
+        return await self._ready_pods().open_exec(target, want)
+
+    async def _dial(self, target: StreamTarget, port: int) -> socket.socket:
+        return await self._ready_pods().dial(target, port)
+
+    def _ready_pods(self) -> PodCarrier:
+        if self._parts is None or self._parts.carrier is None:
+            raise AgentError("Unavailable", f"the agent of node {self.name} is starting; try again")
+        return self._parts.carrier
 
     async def _keep_guard(self) -> None:
         """The deadline holds also when this process is gone: for as long as there is one, a guard watches it."""

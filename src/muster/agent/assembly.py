@@ -110,6 +110,7 @@ class Parts:
             devices=offer.units,
             allocatable=offer.allocatable,
             recorder=self._recorder,
+            dial=shims.sessions.dial,
         )
         pods.may_start = may_start
         self.carrier = self._pods = pods

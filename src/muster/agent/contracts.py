@@ -13,6 +13,7 @@ Invariants that all parts keep:
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal, Protocol
@@ -169,6 +170,53 @@ class ExecResult(msgspec.Struct, frozen=True):
     is_timeout: bool = False
 
 
+class StreamTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod of this node, and one of its containers where one is meant, as somebody names them who wants a connection."""
+
+    namespace: str
+    pod: str
+    container: str = ""
+    uid: str = ""
+    """"": whichever pod has that name."""
+
+
+class ExecWant(msgspec.Struct, frozen=True, kw_only=True):
+    """A command to run beside a container while somebody talks to it."""
+
+    argv: tuple[str, ...]
+    has_stdin: bool = False
+    """Otherwise it reads from /dev/null."""
+    has_tty: bool = False
+    """Streams are one terminal, which is the command's controlling terminal: what it prints is on `stdout`."""
+
+
+class ExecSession(Protocol):
+    """A command that runs with its streams open. The descriptors do not block, are not inheritable, and belong to the session:
+    only `close` and `close_stdin` close them."""
+
+    stdin: int
+    """To write to; -1 without. Of a terminal the same as `stdout`."""
+    stdout: int
+    stderr: int
+    """-1 of a terminal."""
+
+    def close_stdin(self) -> None:
+        """The command reads its end. On a terminal nothing: there the end is a character."""
+        ...
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Of a terminal; otherwise nothing."""
+        ...
+
+    async def wait(self) -> int:
+        """The exit code, as a shell says it. What it has left behind may still hold the streams open."""
+        ...
+
+    async def close(self) -> None:
+        """Kill what still runs of it, and close the descriptors. May be repeated."""
+        ...
+
+
 class RunRef(msgspec.Struct, frozen=True):
     """Names one run of a container."""
 
@@ -232,6 +280,10 @@ class ContainerRuntime(Protocol):
 
     async def exec(self, ref: RunRef, argv: Sequence[str], timeout_s: float) -> ExecResult:
         """Run a command beside it, in its namespaces and limits, as its user."""
+        ...
+
+    async def open_exec(self, ref: RunRef, want: ExecWant) -> ExecSession:
+        """The same with its streams open, for as long as the one who asked stays. AgentError `ExecFailed`."""
         ...
 
     async def remove(self, sandbox: Sandbox, ref: RunRef) -> None:
@@ -381,6 +433,15 @@ class PodCarrier(Protocol):
 
     def logs(self, query: LogQuery) -> AsyncIterator[bytes]:
         """AgentError `NotFound` or `BadRequest` before the first chunk."""
+        ...
+
+    async def open_exec(self, target: StreamTarget, want: ExecWant) -> ExecSession:
+        """AgentError `NotFound`, `BadRequest` where it can't be now (not running), `NotSupported`, `ExecFailed`."""
+        ...
+
+    async def dial(self, target: StreamTarget, port: int) -> socket.socket:
+        """A connection, which does not block, to 127.0.0.1 or else ::1 as the pod sees it. AgentError as above, and
+        `ConnectionRefused` with a sentence that names the port."""
         ...
 
     def local_uids(self) -> set[str]:

@@ -14,13 +14,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from muster.agent import pod_records, users
+from muster.agent import pod_records, pods_streams, users
 from muster.agent.config import AgentConfig
-from muster.agent.contracts import AgentError, Cgroups, ContainerRuntime, LogQuery, Networks, Sandbox
+from muster.agent.contracts import (
+    AgentError,
+    Cgroups,
+    ContainerRuntime,
+    ExecSession,
+    ExecWant,
+    LogQuery,
+    Networks,
+    Sandbox,
+    StreamTarget,
+)  # fmt: skip
 from muster.agent.layout import Layout, safe_part
 from muster.agent.lifecycle import decide
 from muster.agent.lifecycle_facts import Fate
@@ -85,6 +96,7 @@ class LocalPods(Controller):
         allocatable: Mapping[str, str] | None = None,
         recorder: EventRecorder | None = None,
         pace: Pace | None = None,
+        dial: Callable[[str, int], Awaitable[socket.socket]] | None = None,
     ) -> None:
         self.may_start: Callable[[], bool] = lambda: True
         self._store = store
@@ -104,6 +116,7 @@ class LocalPods(Controller):
             host_ip=host_ip,
             allocatable=allocatable or {},
             units=devices or {},
+            dial=dial,
         )
         has_networks = networks is not None and all(missing.feature != "network namespaces" for missing in networks.missing())
         self._offer = Offer(runtime=runtime.name, has_networks=has_networks, allowed_host_paths=config.allowed_host_paths)
@@ -160,6 +173,12 @@ class LocalPods(Controller):
 
     def logs(self, query: LogQuery) -> AsyncIterator[bytes]:
         return read_logs(self._local.values(), query, self._machine.runtime.observe)
+
+    async def open_exec(self, target: StreamTarget, want: ExecWant) -> ExecSession:
+        return await pods_streams.open_exec(self._local.values(), target, want, self._machine)
+
+    async def dial(self, target: StreamTarget, port: int) -> socket.socket:
+        return await pods_streams.dial(self._local.values(), target, port, self._machine)
 
     @property
     def devices(self) -> Mapping[str, tuple[tuple[str, ...], ...]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
@@ -32,3 +33,5 @@ class Machine(msgspec.Struct, kw_only=True):
     """Device paths of each unit of a resource."""
     fill_names: Callable[[str, str], object] | None = None
     """Puts the names of services into a pod's hosts file: by uid and namespace."""
+    dial: Callable[[str, int], Awaitable[socket.socket]] | None = None
+    """Connects to a port inside a network namespace (`pods_streams`)."""

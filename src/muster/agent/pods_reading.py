@@ -1,4 +1,4 @@
-"""Finds the log that somebody asks for. What is in it is read by `log_files`."""
+"""Finds the pod, and the log, that somebody asks for. What is in a log is read by `log_files`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from muster.agent.contracts import AgentError, LogQuery, RunRef, RunState
 from muster.agent.log_files import read_log
-from muster.agent.pods_local import LocalPod
+from muster.agent.pods_local import ContainerMemory, LocalPod
 
 
 def read_logs(pods: Iterable[LocalPod], query: LogQuery, observe: Callable[[RunRef], RunState | None]) -> AsyncIterator[bytes]:
@@ -23,15 +23,27 @@ def read_logs(pods: Iterable[LocalPod], query: LogQuery, observe: Callable[[RunR
     return read_log(run_dir, query, is_over)
 
 
-def _find(pods: Iterable[LocalPod], query: LogQuery) -> tuple[LocalPod, int]:
-    name = f"{query.namespace}/{query.pod}"
-    found = [local for local in pods if local.title == name and query.uid in ("", local.uid)]
+def find_pod(pods: Iterable[LocalPod], namespace: str, name: str, uid: str) -> LocalPod:
+    """uid "": whichever there is; of several the latest. AgentError `NotFound`."""
+    title = f"{namespace}/{name}"
+    found = [local for local in pods if local.title == title and uid in ("", local.uid)]
     if not found:
-        raise AgentError("NotFound", f"pod {name} has nothing on this node")
-    local = max(found, key=lambda one: one.record.started_at)
-    memory = local.containers.get(query.container)
+        raise AgentError("NotFound", f"pod {title} has nothing on this node")
+    return max(found, key=lambda one: one.record.started_at)
+
+
+def find_container(local: LocalPod, name: str) -> ContainerMemory:
+    """AgentError `BadRequest`."""
+    memory = local.containers.get(name)
     if memory is None:
-        raise AgentError("BadRequest", f"pod {name} has no container {query.container!r}; it has {', '.join(local.containers)}")
+        raise AgentError("BadRequest", f"pod {local.title} has no container {name!r}; it has {', '.join(local.containers)}")
+    return memory
+
+
+def _find(pods: Iterable[LocalPod], query: LogQuery) -> tuple[LocalPod, int]:
+    local = find_pod(pods, query.namespace, query.pod, query.uid)
+    memory = find_container(local, query.container)
+    name = local.title
     if query.previous:
         if len(memory.attempts) < 2:
             raise AgentError(

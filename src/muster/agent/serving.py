@@ -1,8 +1,10 @@
-"""The kubelet's endpoint, as far as an agent has it: logs of containers, health and metrics, over TLS.
+"""The kubelet's endpoint, as far as an agent has it: logs of containers, connections into pods, health and metrics, over TLS.
 
     GET /containerLogs/{namespace}/{pod}/{container}    what `kubectl logs` asks the API server for, which asks here
+    GET /exec/{namespace}/{pod}/{container}             `kubectl exec` and `cp`: see `streaming`
+    GET /portForward/{namespace}/{pod}                  `kubectl port-forward`: see `streaming`
     GET /healthz, /metrics
-    exec, attach, portForward, run                      501, with a sentence that says what to do instead
+    attach, run, cri                                    501, with a sentence that says what to do instead
 
 Who may ask is decided by `serving_access`. Everybody may ask for /healthz.
 
@@ -17,15 +19,20 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from typing import Final, Protocol
 
 from aiohttp import web
 from prometheus_client import REGISTRY, generate_latest
 
 from muster.agent.contracts import AgentError, LogQuery
+from muster.agent.serving_answers import error_code, text
 from muster.agent.serving_door import Door
-from muster.objects.time import Clock, parse_time
+from muster.agent.serving_query import BadQuery, read_query
+from muster.agent.streaming import Handler, OpenExec, Streaming
+from muster.agent.streaming_forward import Dial
+from muster.agent.streaming_line import Pace
+from muster.objects.time import Clock
 
 log = logging.getLogger(__name__)
 
@@ -33,61 +40,13 @@ STREAMS_MAX: Final = 200
 STOP_S: Final = 2.0
 IDLE_S: Final = 30.0
 """So long a connection is kept for a further request."""
-_NOT_SERVED: Final = ("exec", "attach", "portForward", "run", "cri")
+_NOT_SERVED: Final = ("attach", "run", "cri")
 
 
 class Access(Protocol):
-    async def refusal(self, request: web.Request) -> tuple[int, str] | None:
-        """None when the request may be answered; otherwise the code and why not."""
+    async def refusal(self, request: web.Request, verb: str = "get") -> tuple[int, str] | None:
+        """None when the request may be answered; otherwise the code and why not. `verb`: what it comes to."""
         ...
-
-
-class BadQuery(Exception):
-    pass
-
-
-def read_query(path: Mapping[str, str], query: Mapping[str, str], now: float) -> LogQuery:
-    """BadQuery names the parameter and its value. Pure."""
-    if query.get("sinceTime") and query.get("sinceSeconds"):
-        raise BadQuery("sinceTime and sinceSeconds: give one of them")
-    since = None
-    if text := query.get("sinceTime", ""):
-        try:
-            since = parse_time(text)
-        except ValueError as error:
-            raise BadQuery(f"sinceTime: {error}") from error
-    if (seconds := _number(query, "sinceSeconds", 1)) is not None:
-        since = now - seconds
-    return LogQuery(
-        namespace=path["namespace"],
-        pod=path["pod"],
-        container=path["container"],
-        uid=query.get("uid", ""),
-        previous=_flag(query, "previous"),
-        follow=_flag(query, "follow"),
-        tail_lines=_number(query, "tailLines", 0),
-        since=since,
-        timestamps=_flag(query, "timestamps"),
-        limit_bytes=_number(query, "limitBytes", 1),
-    )
-
-
-def _flag(query: Mapping[str, str], name: str) -> bool:
-    text = query.get(name, "false")
-    if text.lower() in ("true", "1", "t"):
-        return True
-    if text.lower() in ("false", "0", "f", ""):
-        return False
-    raise BadQuery(f"{name}: {text[:40]!r} is neither true nor false")
-
-
-def _number(query: Mapping[str, str], name: str, least: int) -> int | None:
-    text = query.get(name, "")
-    if not text:
-        return None
-    if not text.isascii() or not text.isdigit() or len(text) > 18 or int(text) < least:
-        raise BadQuery(f"{name}: {text[:40]!r} is no whole number from {least} on")
-    return int(text)
 
 
 class Endpoint:
@@ -97,12 +56,16 @@ class Endpoint:
         self,
         *,
         logs: Callable[[LogQuery], AsyncIterator[bytes]],
+        open_exec: OpenExec,
+        dial: Dial,
         access: Access,
         tls: ssl.SSLContext | None,
         clock: Clock,
         is_healthy: Callable[[], str] = lambda: "",
+        pace: Pace = Pace(),  # noqa: B008
     ) -> None:
         self._logs = logs
+        self._streaming = Streaming(open_exec, dial, pace)
         self._access = access
         self._tls = tls
         self._clock = clock
@@ -119,6 +82,8 @@ class Endpoint:
         app.router.add_get("/healthz", self._health)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._container_logs)
+        app.router.add_route("*", "/exec/{namespace}/{pod}/{container}", self._stream_of(self._streaming.exec))
+        app.router.add_route("*", "/portForward/{namespace}/{pod}", self._stream_of(self._streaming.port_forward))
         for word in _NOT_SERVED:
             app.router.add_route("*", f"/{word}/{{rest:.*}}", self._not_served)
         # Without cancellation a follower of a silent container would be kept for ever after its reader has gone.
@@ -144,6 +109,7 @@ class Endpoint:
             await self.door.close()
             for follower in self._followers:
                 follower.cancel()  # it would go on as long as the container does, and STOP_S would pass for nothing
+            await self._streaming.stop()
             await runner.server.shutdown(STOP_S)
             await runner.cleanup()
             await self.door.drop()
@@ -154,28 +120,38 @@ class Endpoint:
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         if (refused := await self._access.refusal(request)) is not None:
-            return _text(*refused)
+            return text(*refused)
         return web.Response(
             body=generate_latest(REGISTRY), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         )
 
     async def _not_served(self, request: web.Request) -> web.StreamResponse:
         if (refused := await self._access.refusal(request)) is not None:
-            return _text(*refused)
+            return text(*refused)
         what = request.path.split("/")[1]
-        return _text(
+        return text(
             501, f"{what} is not supported by Muster's agent; use `kubectl logs`, or start a task that does what you need"
         )
 
+    def _stream_of(self, serve: Handler) -> Handler:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            if (refused := await self._access.refusal(request, "create")) is not None:
+                return text(*refused)
+            answer = await serve(request)
+            answer.force_close()  # after an upgrade that was refused, nobody can be sure what comes next
+            return answer
+
+        return handle
+
     async def _container_logs(self, request: web.Request) -> web.StreamResponse:
         if (refused := await self._access.refusal(request)) is not None:
-            return _text(*refused)
+            return text(*refused)
         try:
             query = read_query(request.match_info, request.query, self._clock())
         except BadQuery as error:
-            return _text(400, str(error))
+            return text(400, str(error))
         if self._streams >= STREAMS_MAX:
-            return _text(429, f"{STREAMS_MAX} logs are being read on this node; try again when one of them has ended")
+            return text(429, f"{STREAMS_MAX} logs are being read on this node; try again when one of them has ended")
         self._streams += 1
         task = asyncio.current_task()
         assert task is not None
@@ -195,7 +171,7 @@ class Endpoint:
                 done, _ = await asyncio.wait((first,), timeout=1.0 if query.follow else None)
                 chunk = first.result() if done else b""
             except AgentError as error:
-                return _text({"NotFound": 404, "BadRequest": 400, "Unavailable": 503}.get(error.reason, 500), error.message)
+                return text(error_code(error), error.message)
             response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
             response.enable_chunked_encoding()
             try:
@@ -227,7 +203,3 @@ async def _closed(chunks: AsyncIterator[bytes]) -> AsyncIterator[AsyncIterator[b
         close = getattr(chunks, "aclose", None)
         if close is not None:
             await close()
-
-
-def _text(code: int, text: str) -> web.Response:
-    return web.Response(status=code, text=text + "\n")

@@ -2,7 +2,8 @@
 
 Allowed are client certificates of the control plane's CA for its administrators (O=system:masters) and for the API server
 itself (CN=system:apiserver); and any certificate or bearer token whose owner may `get nodes/proxy` of this node, as the API
-server says when it is asked (TokenReview, SubjectAccessReview). Its answers are remembered for a short time, by a hash of the
+server says when it is asked (TokenReview, SubjectAccessReview); for a connection into a pod `create nodes/proxy`, since whoever
+may read opens no shell. Its answers are remembered for a short time, by a hash of the
 token; no token is kept or logged.
 
 Concurrency: one per endpoint, on its event loop.
@@ -58,20 +59,20 @@ class AskedAccess:
         self._asking = 0
         self._remembered: OrderedDict[str, tuple[float, tuple[int, str] | None]] = OrderedDict()
 
-    async def refusal(self, request: web.Request) -> tuple[int, str] | None:
+    async def refusal(self, request: web.Request, verb: str = "get") -> tuple[int, str] | None:
         certificate = request.transport.get_extra_info("peercert") if request.transport is not None else None
         if certificate:
             user = user_of(certificate)
             if user.name == API_SERVER or MASTERS in user.groups:
                 return None
-            return await self._remembering(f"user {user}", user, "")
+            return await self._remembering(verb, f"user {user}", user, "")
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
             return 401, "a client certificate of the control plane's CA, or a bearer token, is needed here"
-        return await self._remembering(hashlib.sha256(token.strip().encode()).hexdigest(), None, token.strip())
+        return await self._remembering(verb, hashlib.sha256(token.strip().encode()).hexdigest(), None, token.strip())
 
-    async def _remembering(self, key: str, user: User | None, token: str) -> tuple[int, str] | None:
-        now = self._clock()
+    async def _remembering(self, verb: str, who: str, user: User | None, token: str) -> tuple[int, str] | None:
+        now, key = self._clock(), f"{verb} {who}"
         found = self._remembered.get(key)
         if found is not None and found[0] > now:
             return found[1]
@@ -80,9 +81,9 @@ class AskedAccess:
             return 429, f"{ASKING_MAX} requests are being checked by the API server; try again"
         self._asking += 1
         try:
-            refused = await self._ask(user, token)
+            refused = await self._ask(verb, user, token)
         except ApiError as error:
-            log.warning("the API server was asked who may read logs here, and answered: %s", error)
+            log.warning("the API server was asked who may look into pods here, and answered: %s", error)
             return 503, f"the API server can't be asked whether this is allowed: {error.message}"
         finally:
             self._asking -= 1
@@ -92,19 +93,19 @@ class AskedAccess:
             self._remembered.popitem(last=False)
         return refused
 
-    async def _ask(self, user: User | None, token: str) -> tuple[int, str] | None:
+    async def _ask(self, verb: str, user: User | None, token: str) -> tuple[int, str] | None:
         if user is None:
             review = await self._review("authentication.k8s.io", "TokenReview", {"token": token})
             if not review.get("authenticated"):
                 return 401, "the API server does not know this token"
             known = review.get("user") or {}
             user = User(str(known.get("username", "")), tuple(map(str, known.get("groups") or ())))
-        attributes = {"verb": "get", "resource": "nodes", "subresource": "proxy", "name": self._node}
+        attributes = {"verb": verb, "resource": "nodes", "subresource": "proxy", "name": self._node}
         spec = {"user": user.name, "groups": list(user.groups), "resourceAttributes": attributes}
         answer = await self._review("authorization.k8s.io", "SubjectAccessReview", spec)
         if answer.get("allowed"):
             return None
-        return 403, f"user {user.name!r} may not get nodes/proxy of node {self._node!r}"
+        return 403, f"user {user.name!r} may not {verb} nodes/proxy of node {self._node!r}"
 
     async def _review(self, group: str, kind: str, spec: Raw) -> Raw:
         resource = await self._store.resource(group, kind)

@@ -20,9 +20,9 @@ from typing import Final, cast
 
 log = logging.getLogger(__name__)
 
-CONNECTIONS_MAX: Final = 512
-PER_ADDRESS_MAX: Final = 256
-"""More than `serving.STREAMS_MAX`: all readers of logs come by way of the API server."""
+CONNECTIONS_MAX: Final = 768
+PER_ADDRESS_MAX: Final = 512
+"""More than logs, commands and forwards together: all who ask for these come by way of the API server."""
 HANDSHAKE_S: Final = 10.0
 REQUEST_S: Final = 10.0
 _BACKLOG: Final = 128

@@ -14,7 +14,7 @@ from typing import Any
 from muster.cli.simulated import Pretending
 from muster.objects.status import BadRequest, Raw
 from muster.objects.time import Clock, format_micro_time
-from muster.server.exchange import Handler, Request, Response, Stream
+from muster.server.exchange import Answer, Handler, Request, Stream
 from muster.sim.machine import Process
 from muster.store.embedded import EmbeddedStore
 
@@ -34,7 +34,7 @@ class SimulatedLogs:
         self._clock = clock
         self._otherwise = otherwise
 
-    async def __call__(self, request: Request) -> Response | Stream:
+    async def __call__(self, request: Request) -> Answer:
         info = request.info
         pods = await self._store.resource("", "Pod")
         record = self._store.get_record(pods, info.name, info.namespace)

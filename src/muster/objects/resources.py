@@ -55,7 +55,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     subresources: frozenset[str] = frozenset()
-    """Of `status`, `scale`, `binding`, `eviction`, `token`, `log`, `finalize`, `approval`."""
+    """Of `status`, `scale`, `binding`, `eviction`, `token`, `log`, `exec`, `portforward`, `finalize`, `approval`."""
     verbs: tuple[str, ...] = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
     columns: tuple[Column, ...] = ()
     """After NAME (and NAMESPACE); an empty tuple means AGE alone."""

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
 from isal import isal_zlib
 
-from muster.objects.status import ApiError, ServiceUnavailable, Timeout
+from muster.objects.status import ApiError, BadRequest, ServiceUnavailable, Timeout
 from muster.server.audit_policy import Level, Stage
 from muster.server.audit_trail import AuditTrail
 from muster.server.budgets import Held
@@ -28,6 +29,8 @@ from muster.server.metrics import Metrics
 from muster.server.negotiation import PLAIN, Form, encode, negotiate
 from muster.server.one_request import Exchange
 from muster.server.priority import EVENTS_COST
+from muster.server.tunnel import Far, Tunnel
+from muster.server.upgrade import agreement
 
 _SMALL_BYTES: Final = 64 * 1024
 """An answer up to this goes out in one write and is not counted: what one connection may leave unread."""
@@ -50,7 +53,7 @@ class Answering:
         self._trail = trail
         self._metrics = metrics
         self._limits = limits
-        self._streams: dict[Stream, str] = {}
+        self._streams: dict[Stream | Tunnel, str] = {}
         """Answers without an end of their own, with whose they are."""
         self.is_stopping = False
 
@@ -180,6 +183,36 @@ class Answering:
             with contextlib.suppress(asyncio.CancelledError):
                 await watchdog
 
+    async def tunnel(self, exchange: Exchange, scope: Scope, receive: Receive, tunnel: Tunnel) -> None:
+        """The agent first: what it refuses is answered in HTTP. Then the connection is the tunnel's, and ends with it."""
+        connection, cycle = scope["muster.connection"], scope["muster.cycle"]
+        if not connection.is_upgrade(cycle):
+            raise BadRequest("Upgrade request required")
+        self._streams[tunnel] = exchange.user
+        try:
+            far = await self._dial(scope, receive, tunnel)
+            if far is None or self.is_stopping:
+                raise ServiceUnavailable("the server is stopping, or the client has gone; connect again", retry_after_s=1)
+            exchange.code, exchange.is_long = 101, True
+            self._trail.reached(exchange, Stage.STARTED, 0.0)
+            incoming = connection.take_over(cycle, agreement(far.headers))
+            try:
+                await tunnel.splice(connection, incoming, functools.partial(self._flow.turn, exchange.whose, EVENTS_COST))
+            finally:
+                connection.end(cycle)
+        finally:
+            self._streams.pop(tunnel, None)
+            tunnel.end()
+
+    async def _dial(self, scope: Scope, receive: Receive, tunnel: Tunnel) -> Far | None:
+        watchdog = asyncio.get_running_loop().create_task(_close_on_disconnect(receive, tunnel))
+        try:
+            return await tunnel.dial(scope["headers"])
+        finally:
+            watchdog.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watchdog
+
     async def pace(self, exchange: Exchange, scope: Scope) -> None:
         """Before the next events of a stream. A client that does not read gets no more; one that reads nothing for too long,
         or while too much is unread already, is cut."""
@@ -253,7 +286,7 @@ async def _beside(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
         yield piece
 
 
-async def _close_on_disconnect(receive: Receive, stream: Stream) -> None:
+async def _close_on_disconnect(receive: Receive, stream: Stream | Tunnel) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     stream.close()

@@ -20,7 +20,9 @@ import functools
 import itertools
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from muster.objects.status import ApiError, BadRequest, InternalError, Timeout, Unauthorized
 from muster.objects.time import Clock
@@ -32,18 +34,21 @@ from muster.server.authentication import ANONYMOUS, OPEN_PATHS, Authenticator, C
 from muster.server.authorization import Authorizer
 from muster.server.bodies import Bodies
 from muster.server.config import ServerLimits
-from muster.server.exchange import Query, Receive, Request, Response, Scope, Send, Stream
+from muster.server.exchange import Answer, Query, Receive, Request, Response, Scope, Send, Stream
 from muster.server.flow import Flow
 from muster.server.handlers import ResourceHandlers
 from muster.server.logs import logger
 from muster.server.metrics import Metrics
 from muster.server.one_request import Exchange
-from muster.server.paths import request_info
+from muster.server.paths import RequestInfo, request_info
 from muster.server.priority import PIECE_COST, READ_COST, RULES_PER_COST, TURN_COST_MAX, whose
 from muster.server.protocol import release
 from muster.store.embedded.admission import Actor
 
 log = logger(__name__)
+CONNECTIONS: Final = frozenset({"exec", "portforward"})
+_LONG: Final = CONNECTIONS | {"log"}
+"""Subresources whose answers have no end of their own: like watches, they hold a slot and no seat."""
 Asgi = Callable[[Any, Any, Any], Any]
 
 
@@ -112,8 +117,11 @@ class App:
             cost = self._authorizer.rules_len(actor.user, actor.groups, info.namespace) / RULES_PER_COST
             if cost > TURN_COST_MAX:
                 await self._flow.begin(exchange.whose, cost)
-            self._authorize(exchange, actor)
-        if info.verb == "watch" or info.subresource == "log":
+            self._authorize(exchange, actor, info)
+        if info.verb == "watch" or info.subresource in _LONG:
+            if info.subresource in CONNECTIONS and info.verb != "create":
+                # A WebSocket is opened with GET, and yet is no reading: who may only read opens no shell, as in Kubernetes.
+                self._authorize(exchange, actor, msgspec.structs.replace(info, verb="create"))
             with self._flow.watch(actor.user):
                 await self._flow.begin(exchange.whose, READ_COST)
                 await self._handle(exchange, scope, receive, send)
@@ -131,10 +139,10 @@ class App:
             finally:
                 self._flow.give_back(ticket)
 
-    def _authorize(self, exchange: Exchange, actor: Actor) -> None:
+    def _authorize(self, exchange: Exchange, actor: Actor, info: RequestInfo) -> None:
         told = exchange.annotations
         told["authorization.k8s.io/decision"], told["authorization.k8s.io/reason"] = "forbid", ""
-        decision = self._authorizer.require(actor.user, actor.groups, exchange.info)
+        decision = self._authorizer.require(actor.user, actor.groups, info)
         told["authorization.k8s.io/decision"], told["authorization.k8s.io/reason"] = "allow", decision.reason
         exchange.only = decision.only
 
@@ -205,12 +213,14 @@ class App:
             answer = await self._within_time(request, exchange.started_s + self._limits.request_timeout_s)
         else:
             answer = await self._handlers.handle(request)
-        if isinstance(answer, Stream):
+        if isinstance(answer, Response):
+            await self.answering.send(exchange, scope, send, answer, request.warnings)
+        elif isinstance(answer, Stream):
             await self.answering.stream(exchange, scope, receive, send, answer)
         else:
-            await self.answering.send(exchange, scope, send, answer, request.warnings)
+            await self.answering.tunnel(exchange, scope, receive, answer)
 
-    async def _within_time(self, request: Request, until_s: float) -> Response | Stream:
+    async def _within_time(self, request: Request, until_s: float) -> Answer:
         """Reads come from memory and wait for nothing but their turn; a write waits for hooks and for the disk."""
         try:
             async with asyncio.timeout_at(until_s):

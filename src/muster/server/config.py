@@ -101,13 +101,16 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Requests to join or to renew a certificate, from all addresses together; so many may also come at once."""
     join_per_address_minute_max: int = 60
 
-    # --- logs of nodes
+    # --- logs of nodes, and connections into pods
     node_logs_max: int = 200
     """Logs that are being read from agents at the same time."""
+    node_streams_max: int = 200
+    """Connections into pods (exec, port-forward) that are open at the same time."""
+    node_streams_per_user_max: int = 50
     node_connect_timeout_s: float = 5.0
     """How long an agent has to take a connection."""
     node_silence_timeout_s: float = 4 * 3600.0
-    """A log that is followed, and in which nothing happens for so long, ends."""
+    """A log that is followed, or a connection into a pod, in which nothing happens for so long, ends; as with kubelets."""
 
     # --- admission webhooks
     webhook_calls_at_once_max: int = 32

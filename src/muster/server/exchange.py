@@ -16,6 +16,7 @@ from muster.objects.status import BadRequest
 from muster.server.config import ServerLimits
 from muster.server.paths import RequestInfo
 from muster.server.priority import PIECE_COST
+from muster.server.tunnel import Tunnel
 from muster.store.embedded.admission import Actor
 
 Scope = dict[str, Any]
@@ -27,7 +28,8 @@ Turn = Callable[[], Awaitable[None]]
 
 _TRUE = frozenset({"", "1", "t", "true"})
 _FALSE = frozenset({"0", "f", "false"})
-_QUERY_FIELDS_MAX = 100
+_QUERY_FIELDS_MAX = 500
+"""Each word of a command that is to run in a pod is one."""
 
 
 class Query:
@@ -157,4 +159,5 @@ class Stream(msgspec.Struct, kw_only=True, eq=False):
     code: int = 200
 
 
-Handler = Callable[[Request], Awaitable[Response | Stream]]
+Answer = Response | Stream | Tunnel
+Handler = Callable[[Request], Awaitable[Answer]]

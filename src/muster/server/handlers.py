@@ -19,7 +19,7 @@ from muster.objects.steps import done_in_turns
 from muster.objects.time import Clock
 from muster.server.config import ServerLimits
 from muster.server.decoding import decode_json, decode_yaml, duplicate_keys
-from muster.server.exchange import Handler, Request, Response, Stream
+from muster.server.exchange import Answer, Handler, Request, Response, Stream
 from muster.server.listing import list_answer
 from muster.server.metrics import Metrics
 from muster.server.negotiation import BodyMedia, Form, body_media, encode, json_to_yaml, negotiate, patch_type
@@ -76,7 +76,7 @@ class ResourceHandlers:
             return computed[0]
         return self._store.catalog.by_plural(info.group, info.version, info.resource)
 
-    async def handle(self, request: Request) -> Response | Stream:
+    async def handle(self, request: Request) -> Answer:
         info = request.info
         resource = self.find(info)
         if resource is None:
@@ -125,7 +125,7 @@ class ResourceHandlers:
         if info.name and resource.namespaced and not info.namespace and info.verb not in ("list", "watch", "deletecollection"):
             raise _no_such_path(info)
 
-    async def _subresource(self, request: Request, resource: Resource) -> Response | Stream:
+    async def _subresource(self, request: Request, resource: Resource) -> Answer:
         info = request.info
         own = self.subresources.get((info.group, info.resource, info.subresource))
         general = self.subresources.get(("*", "*", info.subresource)) if info.subresource in resource.subresources else None
@@ -219,6 +219,7 @@ class ResourceHandlers:
             clock=self._clock,
             metrics=self._metrics,
             pace=request.pace,
+            load=self._store.load,
         )
 
     # --- writing

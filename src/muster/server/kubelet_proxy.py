@@ -1,10 +1,7 @@
 """`pods/log`: the log of a container, asked of the agent of the node that the pod is bound to, and passed on as it comes.
 
-The agent is found by the Node's address and `daemonEndpoints.kubeletEndpoint.Port`. Both sides show a certificate of this
-server's CA: ours is `system:apiserver`; the agent's must be for the node's name, and one that the Node lists as good
-(`node_index`). Both are checked in the handshake, before anything is sent.
-
-What the user can mend (no such container, not started yet) is answered as Kubernetes words it, without asking the agent.
+How that agent is found, and who it must be, is in `node_agents`. What the user can mend (no such container, not started yet) is
+answered as Kubernetes words it, without asking the agent.
 
 Concurrency: on the event loop. A log is read from the agent only as fast as the client takes it; whichever side goes away, the
 connection to the other is closed. Limits: `node_logs_max` at once, time to connect, time to answer, silence.
@@ -14,51 +11,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import aiohttp
-import msgspec
 from yarl import URL
 
-from muster.objects.conditions import find_condition
 from muster.objects.rules.report import obj, text
-from muster.objects.status import (
-    ApiError,
-    BadRequest,
-    Cause,
-    InternalError,
-    Invalid,
-    MethodNotAllowed,
-    NotFound,
-    Raw,
-    ServiceUnavailable,
-    TooManyRequests,
-    Unauthorized,
-)
+from muster.objects.status import ApiError, BadRequest, Cause, Invalid, MethodNotAllowed, Raw, TooManyRequests
 from muster.objects.time import parse_time
+from muster.server import node_agents
 from muster.server.config import ServerLimits
 from muster.server.exchange import Query, Request, Response, Stream
 from muster.server.metrics import Metrics
-from muster.server.node_index import NodeIndex, serial_of_peer
-from muster.server.pki import Pki
-from muster.store.embedded import EmbeddedStore
+from muster.server.node_agents import NodeAgents, choose_container, place_of, refusal
 
-ANSWER_TIMEOUT_S: Final = 30.0
-"""From the request to the first byte of the answer."""
-_ADDRESS_TYPES: Final = ("InternalIP", "ExternalIP", "InternalDNS", "ExternalDNS", "Hostname")
-_ERROR_BYTES_MAX: Final = 4096
 _CONTENT_TYPE: Final = "text/plain"
 
 
 class NodeLogs:
     """Handles `pods/NAME/log`. `close` ends what is under way."""
 
-    def __init__(self, store: EmbeddedStore, pki: Pki, nodes: NodeIndex, *, limits: ServerLimits, metrics: Metrics) -> None:
-        self._store = store
-        self._pki = pki
-        self._nodes = nodes
+    def __init__(self, agents: NodeAgents, *, limits: ServerLimits, metrics: Metrics) -> None:
+        self._agents = agents
         self._limits = limits
         self._metrics = metrics
         self._session: aiohttp.ClientSession | None = None
@@ -75,7 +50,7 @@ class NodeLogs:
             raise MethodNotAllowed(
                 f"the server does not allow {info.verb} on pods/log; allowed: get", kind="pods", name=info.name
             )
-        pod = self._store.get_record(self._store.catalog.by_kind("", "Pod"), info.name, info.namespace).raw()
+        pod = self._agents.pod(info.name, info.namespace)
         query = read_query(request.query)
         container = choose_container(pod, request.query.text("container"))
         node = text(obj(pod, "spec"), "nodeName")
@@ -90,7 +65,8 @@ class NodeLogs:
             )
         self._under_way += 1
         try:
-            url = self._url(pod, node, container, query)
+            path = ("containerLogs", info.namespace, info.name, container)
+            url = self._agents.url(pod, path, query.items(), f'the logs of pod "{info.name}" are')
             answer = await self._ask(node, url)
         except BaseException:
             self._under_way -= 1
@@ -99,50 +75,20 @@ class NodeLogs:
 
     # --- the node
 
-    def _url(self, pod: Raw, node: str, container: str, query: Mapping[str, str]) -> URL:
-        place = f'the logs of pod "{text(obj(pod, "metadata"), "name")}" are on node "{node:.253}"'
-        try:
-            raw = self._store.get_record(self._store.catalog.by_kind("", "Node"), node).raw()
-        except NotFound:
-            raise ServiceUnavailable(f"{place}, which is gone: its Node was deleted", kind="pods") from None
-        address, port = endpoint_of(raw)
-        if not address or not port:
-            raise ServiceUnavailable(f"{place}, and no agent of that node is connected to this server", kind="pods")
-        metadata = obj(pod, "metadata")
-        path = "/".join(("/containerLogs", text(metadata, "namespace"), text(metadata, "name"), container))
-        try:
-            return URL.build(scheme="https", host=address, port=port, path=path, query={**query, "uid": text(metadata, "uid")})
-        except ValueError:
-            raise ServiceUnavailable(f"{place}, whose address {address!r:.80} makes no sense", kind="pods") from None
-
     async def _ask(self, node: str, url: URL) -> aiohttp.ClientResponse:
-        at = f'the agent of node "{node}" at {url.host!s:.253}:{url.port}'
         session = self._opened()
         try:
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                answer = await session.get(url, ssl=self._tls(node), server_hostname=node, allow_redirects=False)
-        except aiohttp.ClientConnectorCertificateError as error:
-            why = error.certificate_error
-            raise InternalError(f"{at}: it has no certificate of this server's for that node ({why}); let it join") from error
-        except (aiohttp.ClientSSLError, ssl.SSLError) as error:
-            raise InternalError(f"{at}: no secure connection: {error}") from error
+            async with asyncio.timeout(node_agents.ANSWER_TIMEOUT_S):
+                answer = await session.get(url, ssl=self._agents.tls(node), server_hostname=node, allow_redirects=False)
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:  # ValueError: a host that no name can be
-            raise ServiceUnavailable(f"{at} does not answer ({_why(error)}){self._state(node)}", retry_after_s=5) from error
+            raise self._agents.failure(node, url, _cause(error)) from error
         try:
             if answer.status != 200:
-                raise await _refusal(at, answer)
+                raise await _refusal(place_of(node, url), answer)
         except BaseException:
             answer.close()
             raise
         return answer
-
-    def _state(self, node: str) -> str:
-        try:
-            raw = self._store.get_record(self._store.catalog.by_kind("", "Node"), node).raw()
-        except NotFound:
-            return "; its Node was deleted meanwhile"
-        ready = find_condition(obj(raw, "status").get("conditions"), "Ready") or {}
-        return "" if ready.get("status") == "True" else f"; the node is not ready: {ready.get('reason') or 'Unknown'}"
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -155,22 +101,6 @@ class NodeLogs:
             )
             self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
         return self._session
-
-    def _tls(self, node: str) -> ssl.SSLContext:
-        """For one connection: besides the name, the certificate must be one of those that are good now."""
-        nodes = self._nodes
-
-        class Checked(ssl.SSLObject):
-            def do_handshake(self) -> None:
-                super().do_handshake()
-                try:
-                    nodes.check_certificate(node, serial_of_peer(self.getpeercert()))
-                except Unauthorized as error:
-                    raise ssl.SSLCertVerificationError(1, error.message) from error
-
-        context = self._pki.client_context()
-        context.sslobject_class = Checked
-        return context
 
     # --- the log
 
@@ -198,36 +128,19 @@ class NodeLogs:
         return Stream(chunks=chunks(), close=close, content_type=_CONTENT_TYPE)
 
 
-def _why(error: Exception) -> str:
-    if isinstance(error, aiohttp.ClientConnectorError):
-        error = error.os_error  # what is around it tells of objects of this process
-    return str(error)[:200] or "no answer in time"
+def _cause(error: Exception) -> Exception:
+    """What is around it tells of objects of this process."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return error.certificate_error
+    return error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
 
 
 async def _refusal(at: str, answer: aiohttp.ClientResponse) -> ApiError:
-    """What the agent said, as an error of ours."""
     said = b""
     with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-        async with asyncio.timeout(ANSWER_TIMEOUT_S):
-            said = await answer.content.read(_ERROR_BYTES_MAX)
-    message = _message(said)
-    if answer.status == 404:
-        return NotFound(message)
-    if answer.status == 400:
-        return BadRequest(message)
-    if answer.status == 429:
-        return TooManyRequests(message, retry_after_s=5)
-    return InternalError(f"{at} answered {answer.status}: {message}")
-
-
-def _message(said: bytes) -> str:
-    try:
-        decoded = msgspec.json.decode(said)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        decoded = None
-    found = decoded.get("message") if isinstance(decoded, dict) else None
-    clean = found if isinstance(found, str) else said.decode("utf-8", "replace")
-    return "".join(c if c.isprintable() else " " for c in clean).strip()[:1000] or "nothing more"
+        async with asyncio.timeout(node_agents.ANSWER_TIMEOUT_S):
+            said = await answer.content.read(node_agents.ERROR_BYTES_MAX)
+    return refusal(at, answer.status, said)
 
 
 # -- what was asked, and of what ----------------------------------------------------------------------------------------------
@@ -262,24 +175,6 @@ def _bad_option(field: str, why: str) -> Invalid:
     return Invalid(f'PodLogOptions "" is invalid: {field}: {why}', kind="PodLogOptions", causes=[Cause(field, why)])
 
 
-def choose_container(pod: Raw, name: str) -> str:
-    spec, pod_name = obj(pod, "spec"), text(obj(pod, "metadata"), "name")
-    own, initial = _names(spec, "containers"), _names(spec, "initContainers")
-    if name:
-        if name not in (*own, *initial, *_names(spec, "ephemeralContainers")):
-            raise BadRequest(f"container {name[:80]} is not valid for pod {pod_name}")
-        return name
-    if len(own) == 1:
-        return own[0]
-    also = f" or one of the init containers: [{' '.join(initial)}]" if initial else ""
-    raise BadRequest(f"a container name must be specified for pod {pod_name}, choose one of: [{' '.join(own)}]{also}")
-
-
-def _names(spec: Raw, key: str) -> list[str]:
-    found: Any = spec.get(key)
-    return [text(one, "name") for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-
-
 def waiting_reason(pod: Raw, container: str) -> str:
     """Why this container has never started yet, as its status says; "" when it has, or when that is not known."""
     status = obj(pod, "status")
@@ -291,16 +186,3 @@ def waiting_reason(pod: Raw, container: str) -> str:
                 has_run = bool(one.get("restartCount")) or bool(obj(one, "lastState"))
                 return "" if has_run or not waiting else text(waiting, "reason") or "ContainerCreating"
     return ""
-
-
-def endpoint_of(node: Raw) -> tuple[str, int]:
-    """Where the agent of a node listens: address and port; "" and 0 when it does not say."""
-    status = obj(node, "status")
-    found: Any = status.get("addresses")
-    addresses = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-    port: Any = obj(obj(status, "daemonEndpoints"), "kubeletEndpoint").get("Port")
-    for type_ in _ADDRESS_TYPES:
-        for one in addresses:
-            if one.get("type") == type_ and text(one, "address"):
-                return text(one, "address"), port if isinstance(port, int) and 0 < port < 65536 else 0
-    return "", 0

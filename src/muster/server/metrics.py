@@ -41,7 +41,11 @@ class Metrics:
         self.in_flight = Gauge(
             "apiserver_current_inflight_requests", "Requests being served now", ["request_kind"], registry=self.registry
         )
-        self.watches = Gauge("apiserver_longrunning_requests", "Watches open now", registry=self.registry)
+        self.watches = Gauge(
+            "apiserver_longrunning_requests",
+            "Watches, followed logs and connections into pods open now",
+            registry=self.registry,
+        )
         self.watch_events = Counter(
             "apiserver_watch_events", "Events sent to watchers", ["group", "resource"], registry=self.registry
         )
@@ -81,6 +85,9 @@ class Metrics:
         )
         self.handshakes = Gauge(
             "muster_server_handshakes", "Connections that are not through their TLS handshake", registry=self.registry
+        )
+        self.node_streams = Gauge(
+            "muster_server_node_streams", "Connections into pods that are open or being opened", registry=self.registry
         )
         self.authentication = Counter(
             "authentication_attempts", "Authentications by outcome", ["result"], registry=self.registry

@@ -3,7 +3,8 @@
 Added to uvicorn's: the verified client certificate in the scope, an `abort`, the connection and its cycle for answers in one
 write; bounds on the size and number of headers (431), on pipelined requests, on open connections (503); a time limit for the
 headers of each request, so that a client that drips bytes can't hold a connection; malformed HTTP answered with 400 and a
-`Status` body; no upgrades.
+`Status` body. A request to upgrade is the last one on its connection: who answers it may take the connection over (`tunnel`);
+otherwise it is answered like any other, and the connection closes.
 
 Concurrency: callbacks of the event loop, one instance per connection. Relies on names inside uvicorn's class; the versions are
 pinned, and `tests/server/test_protocol.py` drives every path through a real socket.
@@ -23,11 +24,16 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from muster.objects.status import ApiError, BadRequest, ServiceUnavailable
+from muster.server import tcp
 from muster.server.config import ServerLimits
 from muster.server.metrics import Metrics
 
 _IGNORED_BODIES_MAX = 16
 """How many times the largest body a client may go on sending after it was refused."""
+
+
+_AHEAD_BYTES = 32 * 1024
+"""Of what a client sends behind a request to upgrade; at twice as much, reading pauses until somebody takes it."""
 
 
 class _HeadTooLarge(ApiError):
@@ -61,6 +67,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """The request that is answered now, or was last: `cycle` is the one that came last, and may be waiting behind it."""
         self._refused: ApiError | None = None
         """Set while the headers are refused: the request is answered with it and the connection ends."""
+        self._after_http: asyncio.StreamReader | None = None
+        """From the end of a request to upgrade on: HTTP is over on this connection, and what came since waits here."""
         self.on_lost: Callable[[], None] = lambda: None
 
     # --- the connection
@@ -83,6 +91,8 @@ class BoundedProtocol(HttpToolsProtocol):
             # uvicorn tells the request that came last, and a watch with another behind it would never hear of it.
             self._served.disconnected = True
             self._served.message_event.set()
+        if self._after_http is not None:
+            self._after_http.feed_eof()
         self.on_lost()
         self._metrics.connections.set(len(self.connections))
 
@@ -92,6 +102,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self.parser is None or self.transport.is_closing():
+            if self._after_http is not None and not self.transport.is_closing():
+                self._after_http.feed_data(data)
             return
         self._unset_keepalive_if_required()
         if self._in_head:
@@ -99,14 +111,22 @@ class BoundedProtocol(HttpToolsProtocol):
             self._start_head_timer()
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            return  # answered as an ordinary request, then the connection closes
+        except httptools.HttpParserUpgrade as upgrade:
+            self._end_http(data[upgrade.args[0] :])
+            return
         except httptools.HttpParserError as error:
             refused = self._refused or BadRequest(f"malformed HTTP request: {_cause(error)}")
             self._answer_and_close(refused)
             return
         if self._in_head and self._head_bytes > self._limits.head_bytes_max:
             self._answer_and_close(self._head_too_large())
+
+    def _end_http(self, rest: bytes) -> None:
+        """There are no further requests behind one to upgrade: somebody takes over, or it is answered and all is over."""
+        self.parser = None  # type: ignore[assignment]  # as when the connection is lost
+        self._after_http = asyncio.StreamReader(limit=_AHEAD_BYTES, loop=self.loop)
+        self._after_http.set_transport(self.transport)
+        self._after_http.feed_data(rest)
 
     # --- the parser's callbacks
 
@@ -223,6 +243,41 @@ class BoundedProtocol(HttpToolsProtocol):
     def buffer(self, size_bytes: int) -> None:
         """How much may be unread before `is_paused` says so."""
         self.transport.set_write_buffer_limits(high=size_bytes)
+
+    # --- what is no HTTP any more
+
+    def is_upgrade(self, cycle: RequestResponseCycle) -> bool:
+        """Whether the connection can be taken over when this request is answered so."""
+        return self._after_http is not None and cycle is self.cycle and cycle.scope["http_version"] == "1.1"
+
+    def take_over(self, cycle: RequestResponseCycle, head: bytes) -> asyncio.StreamReader:
+        """Answer with `head`, and leave the connection to the one who asks: what the client sends, from behind its request on,
+        is in the reader. Until `end` it counts as being answered."""
+        assert self._after_http is not None
+        cycle.response_started = True
+        tcp.keep_alive(self.transport)
+        self.flow.resume_reading()
+        self.hand_on(head)
+        return self._after_http
+
+    def hand_on(self, data: bytes) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(data)
+
+    async def flushed(self) -> None:
+        """Until nothing waits to be sent, or the client has gone."""
+        if not self.transport.is_closing():
+            self.buffer(1)  # of 0, uvloop thinks that it is always too much
+            await self.drained()
+
+    def has_left(self) -> bool:
+        """Whether the client sends no more, though what it sent may not have been read."""
+        return tcp.has_left(self.transport)
+
+    def end(self, cycle: RequestResponseCycle) -> None:
+        """What was handed on goes out, then the connection closes."""
+        cycle.response_complete = True
+        self.transport.close()
 
     # --- refusing
 

@@ -194,7 +194,12 @@ def _writes(catalog: Catalog) -> list[Raw]:
         names.append(resource.plural)
         names += [f"{resource.plural}/{sub}" for sub in resource.subresources & {"scale", "eviction"}]
     rules = [_rule([group], sorted(set(names)), _WRITE) for group, names in sorted(by_group.items())]
-    return [*rules, _rule([""], ["serviceaccounts/token", "pods/eviction"], ["create"])]
+    return [
+        *rules,
+        _rule([""], ["serviceaccounts/token", "pods/eviction"], ["create"]),
+        # Whoever may make pods of any content may also look into them. Reading is not enough: `view` has none of these.
+        _rule([""], ["pods/exec", "pods/portforward"], ["create", "get"]),
+    ]
 
 
 def _rule(groups: Sequence[str], resources: Sequence[str], verbs: Sequence[str]) -> Raw:

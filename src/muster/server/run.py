@@ -40,7 +40,7 @@ from muster.server.bootstrap import Keeper, bootstrap, ensure_admin_token
 from muster.server.change_notes import ChangeNotes
 from muster.server.class_admission import ClaimGrowth, PodRuntimeClass
 from muster.server.config import ServerConfig, check
-from muster.server.exchange import Handler, Request, Response, Stream
+from muster.server.exchange import Answer, Handler, Request
 from muster.server.flow import Flow
 from muster.server.handlers import ResourceHandlers
 from muster.server.job_selector import JobSelector
@@ -81,6 +81,7 @@ from muster.store.embedded.restoring import finish as finish_restore
 
 if TYPE_CHECKING:
     from muster.server.kubelet_proxy import NodeLogs
+    from muster.server.node_streams import NodeStreams
     from muster.server.webhook_calling import Caller
 
 log = logger(__name__)
@@ -252,13 +253,27 @@ class Server:
         logs: Late[NodeLogs] = Late(
             "muster.server.kubelet_proxy",
             lambda module: module.NodeLogs(
-                self.store, self.pki, self.memory.nodes, limits=self.config.limits, metrics=self.metrics
+                module.NodeAgents(self.store, self.pki, self.memory.nodes), limits=self.config.limits, metrics=self.metrics
             ),
         )
         self._undo.push_async_callback(logs.close)
 
-        async def answer(request: Request) -> Response | Stream:
+        async def answer(request: Request) -> Answer:
             return await (await logs.get())(request)
+
+        return answer
+
+    def _node_streams(self) -> Handler:
+        streams: Late[NodeStreams] = Late(
+            "muster.server.node_streams",
+            lambda module: module.NodeStreams(
+                module.NodeAgents(self.store, self.pki, self.memory.nodes), limits=self.config.limits, metrics=self.metrics
+            ),
+        )
+        self._undo.push_async_callback(streams.close)
+
+        async def answer(request: Request) -> Answer:
+            return await (await streams.get())(request)
 
         return answer
 
@@ -284,6 +299,9 @@ class Server:
             entropy=self._entropy,
         ).register()
         self.handlers.subresources[("", "pods", "log")] = self._node_logs()
+        streams = self._node_streams()
+        for name in ("exec", "portforward"):
+            self.handlers.subresources[("", "pods", name)] = streams
         routes = Routes(self.store, self.metrics, lambda: self.address)
         routes.checks.update(self.checks)
         ResourceMetrics(self.handlers, self.store, clock=config.clock, limits=config.limits).register()

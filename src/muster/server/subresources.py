@@ -1,6 +1,7 @@
 """Subresources that are more than a part of their object: binding, eviction, scale, token, and those we do not serve.
 
-Concurrency: stateless handlers on the event loop, registered with `register`. `pods/log` is in `kubelet_proxy`.
+Concurrency: stateless handlers on the event loop, registered with `register`. `pods/log` is in `kubelet_proxy`,
+`pods/exec` and `pods/portforward` are in `node_streams`.
 """
 
 from __future__ import annotations
@@ -28,15 +29,13 @@ from muster.store.contract import PatchType
 from muster.store.embedded import EmbeddedStore
 
 SCALE_VERSION = "autoscaling/v1"
-_NO_CONNECTION = "it has no connection into running containers"
+_NO_PROXY = "requests are not passed on over HTTP; `kubectl port-forward` opens a connection to a pod"
 _NO_CHANGE = "the containers of a pod stay as they were created; make another pod"
 _NOT_SERVED = {
-    ("pods", "exec"): _NO_CONNECTION,
-    ("pods", "attach"): _NO_CONNECTION,
-    ("pods", "portforward"): _NO_CONNECTION,
-    ("pods", "proxy"): _NO_CONNECTION,
-    ("services", "proxy"): _NO_CONNECTION,
-    ("nodes", "proxy"): _NO_CONNECTION,
+    ("pods", "attach"): "`kubectl logs -f` shows what a container prints, and `kubectl exec` runs a command beside it",
+    ("pods", "proxy"): _NO_PROXY,
+    ("services", "proxy"): _NO_PROXY,
+    ("nodes", "proxy"): "ask the agent of the node itself, with the same credentials",
     ("pods", "ephemeralcontainers"): _NO_CHANGE,
     ("pods", "resize"): _NO_CHANGE,
 }

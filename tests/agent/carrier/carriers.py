@@ -7,7 +7,7 @@ reports there and by the logs that it gives. It has:
     async stop()      end in order; what runs in pods goes on
     async kill()      end as a crash does: nothing is closed or said
     async close()     nothing of it is left on the machine; called once, at the end
-    logs(query)       as in `PodCarrier`
+    logs(query)       as in `PodCarrier`; likewise open_exec(target, want) and dial(target, port)
     async leftovers() what is on the machine and should not be, as text; asked after the last pod is gone
     volumes(name)     where the volumes of this name of its pods are on this machine
     image             what containers name as their image: with `sh` and the usual small commands
@@ -24,6 +24,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -31,7 +32,7 @@ from typing import Any, ClassVar
 
 from muster.agent.cgroups import open_cgroups
 from muster.agent.config import AgentConfig, Runc
-from muster.agent.contracts import AgentError, ContainerRuntime, LogQuery
+from muster.agent.contracts import AgentError, ContainerRuntime, ExecSession, ExecWant, LogQuery, StreamTarget
 from muster.agent.layout import Layout
 from muster.agent.pods import LocalPods
 from muster.agent.pods_watching import Pace
@@ -79,6 +80,12 @@ class CarrierUnderTest(abc.ABC):
 
     @abc.abstractmethod
     def logs(self, query: LogQuery) -> AsyncIterator[bytes]: ...
+
+    @abc.abstractmethod
+    async def open_exec(self, target: StreamTarget, want: ExecWant) -> ExecSession: ...
+
+    @abc.abstractmethod
+    async def dial(self, target: StreamTarget, port: int) -> socket.socket: ...
 
     @abc.abstractmethod
     async def leftovers(self) -> list[str]: ...
@@ -133,6 +140,7 @@ class LocalCarrier(CarrierUnderTest):
             clock=wall_clock,
             host_ip="127.0.0.1",
             pace=Pace(tick_s=0.1, disk_s=0.3, refresh_s=0.3),
+            dial=self._shims.sessions.dial,
         )
         self._task = asyncio.create_task(self.pods.run())
 
@@ -157,6 +165,14 @@ class LocalCarrier(CarrierUnderTest):
     def logs(self, query: LogQuery) -> AsyncIterator[bytes]:
         assert self.pods is not None
         return self.pods.logs(query)
+
+    async def open_exec(self, target: StreamTarget, want: ExecWant) -> ExecSession:
+        assert self.pods is not None
+        return await self.pods.open_exec(target, want)
+
+    async def dial(self, target: StreamTarget, port: int) -> socket.socket:
+        assert self.pods is not None
+        return await self.pods.dial(target, port)
 
     def volumes(self, name: str) -> list[Path]:
         return [path for pod in self.layout.pods.iterdir() if (path := self.layout.volume(pod.name, name)).is_dir()]

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import datetime
 import ipaddress
+import socket
 import ssl
 import uuid
 from collections.abc import AsyncIterator
@@ -23,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from muster.agent.config import Kubernetes as Settings
-from muster.agent.contracts import AgentError, LogQuery
+from muster.agent.contracts import AgentError, ExecSession, ExecWant, LogQuery, StreamTarget
 from muster.agent.runtimes.kubernetes import KubernetesPods
 from muster.agent.runtimes.kubernetes_pods import CARRIER
 from muster.bench.kubernetes import ControlPlane
@@ -85,6 +86,14 @@ class KubernetesCarrier(CarrierUnderTest):
     def logs(self, query: LogQuery) -> AsyncIterator[bytes]:
         assert self._pods is not None
         return self._pods.logs(query)
+
+    async def open_exec(self, target: StreamTarget, want: ExecWant) -> ExecSession:
+        assert self._pods is not None
+        return await self._pods.open_exec(target, want)
+
+    async def dial(self, target: StreamTarget, port: int) -> socket.socket:
+        assert self._pods is not None
+        return await self._pods.dial(target, port)
 
     def volumes(self, name: str) -> list[Path]:
         assert self._kubelet is not None

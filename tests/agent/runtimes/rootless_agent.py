@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from muster.agent.config import AgentConfig
-from muster.agent.contracts import ContainerSpec, Image, Mount, RunRef, Sandbox
+from muster.agent.contracts import ContainerSpec, ExecWant, Image, Mount, RunRef, Sandbox
 from muster.agent.layout import Layout
 from muster.agent.runtimes.process import ProcessRuntime
 from muster.agent.shim.client import Shims
@@ -33,6 +33,21 @@ class NoCgroups:
 
     def kill(self, uid: str, container: str | None = None) -> int:
         return 0
+
+
+async def talk(runtime: ProcessRuntime, ref: RunRef, want: ExecWant) -> list[object]:
+    """What an open command prints, and its code."""
+    session = await runtime.open_exec(ref, want)
+    os.write(session.stdin, b"typed\n\4" if want.has_tty else b"typed\n")
+    session.close_stdin()
+    code = await session.wait()
+    os.set_blocking(session.stdout, True)
+    output = b""
+    with contextlib.suppress(OSError):  # how a terminal ends
+        while data := os.read(session.stdout, 4096):
+            output += data
+    await session.close()
+    return [code, output.decode().split()]
 
 
 async def main(data: Path) -> None:
@@ -62,12 +77,17 @@ async def main(data: Path) -> None:
                         break
                 await asyncio.sleep(0.02)
         beside = await runtime.exec(ref, ["sh", "-c", "cat /data/f; pgrep -xc sleep"], 30)
+        opened = {}
+        for has_tty in (False, True):
+            want = ExecWant(argv=("sh", "-c", "cat; hostname; tty; pgrep -xc sleep; exit 6"), has_stdin=True, has_tty=has_tty)
+            opened[str(has_tty)] = await talk(runtime, ref, want)
         await runtime.remove(sandbox, ref)
         found = runtime.observe(ref)
         lines = [line.split(" ", 3)[3] for line in log.read_text().splitlines() if " stdout " in line]
         result |= {
             "lines": lines,
             "beside": beside.output.decode(),
+            "opened": opened,
             "code": found.exited.code if found and found.exited else None,
         }
     await shims.close()

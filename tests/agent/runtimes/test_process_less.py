@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from muster.agent.contracts import AgentError, Mount
+from muster.agent.contracts import AgentError, ExecWant, Mount
 from tests.agent.process_node import ProcessNode, a_process_node, needs_root
+from tests.agent.talking import finished
 from tests.waiting import blocked_until
 
 pytestmark = needs_root
@@ -65,6 +66,27 @@ async def test_exec_works(node: ProcessNode) -> None:
     found = await node.runtime.exec(ref, ["id", "-u"], 30)
 
     assert (found.code, found.output.decode().strip()) == (0, str(node.sandbox().user))
+
+
+@pytest.mark.parametrize("has_tty", [False, True], ids=["pipes", "terminal"])
+async def test_open_commands_work(node: ProcessNode, has_tty: bool) -> None:
+    ref = await node.start("sleep", "1000")
+    session = await node.runtime.open_exec(ref, ExecWant(argv=("sh", "-c", "id -u; test -t 0; echo $?"), has_tty=has_tty))
+
+    code, out, _ = await finished(session)
+
+    assert (code, out.decode().split()) == (0, [str(node.sandbox().user), "0" if has_tty else "1"])
+
+
+async def test_an_open_command_ends_with_its_container(node: ProcessNode) -> None:
+    ref = await node.start("sleep", "1000")
+    session = await node.runtime.open_exec(ref, ExecWant(argv=("sh", "-c", "setsid sleep 1010 & sleep 1010")))
+
+    await node.runtime.signal(ref, signal.SIGKILL)
+
+    assert await session.wait() == 137
+    await session.close()
+    blocked_until(lambda: not [line for line in node.processes() if "sleep 1010" in line])
 
 
 async def test_mounts(node: ProcessNode) -> None:

@@ -64,4 +64,8 @@ def test_a_task_of_an_ordinary_user() -> None:
         "in the volume", "refused", str(SOMEBODY), "inside", "2", "refused", "CapEff:\t0000000000000000", "ready",
     ]  # fmt: skip
     assert found["beside"] == "in the volume\n2\n"
+    assert found["opened"]["False"] == [6, ["typed", "inside", "not", "a", "tty", "2"]]
+    code, words = found["opened"]["True"]
+    assert (code, words[:3], words[-1]) == (6, ["typed", "typed", "inside"], "2")
+    assert words[3].startswith("/dev/pts/")
     assert found["code"] == 137

@@ -16,11 +16,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 
 from muster.agent.config import Kubernetes as Settings
-from muster.agent.contracts import AgentError, LogQuery, Missing
+from muster.agent.contracts import AgentError, ExecSession, ExecWant, LogQuery, Missing, StreamTarget
 from muster.agent.names import EndpointsView, ServiceView, backends, service_lines
 from muster.agent.pod_sources import PodSources
 from muster.agent.pod_status import patch_of
@@ -156,6 +157,17 @@ class KubernetesPods:
             raise AgentError("NotFound", f"the other cluster: {e.message}") from e
         except ApiError as e:
             raise AgentError("BadRequest", f"the other cluster: {e.message}") from e
+
+    async def open_exec(self, target: StreamTarget, want: ExecWant) -> ExecSession:
+        raise _elsewhere(target)
+
+    async def dial(self, target: StreamTarget, port: int) -> socket.socket:
+        raise _elsewhere(target)
+
+
+def _elsewhere(target: StreamTarget) -> AgentError:
+    message = f"pod {target.namespace}/{target.pod} runs in another cluster: ask that one for a connection into it"
+    return AgentError("NotSupported", message)
 
 
 class _Driver(Controller):

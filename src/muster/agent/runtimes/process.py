@@ -18,6 +18,8 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+import msgspec
+
 import muster
 from muster.agent.config import AgentConfig
 from muster.agent.contracts import (
@@ -25,6 +27,8 @@ from muster.agent.contracts import (
     Cgroups,
     ContainerSpec,
     ExecResult,
+    ExecSession,
+    ExecWant,
     Image,
     Missing,
     Mount,
@@ -274,6 +278,17 @@ class ProcessRuntime:
         raise AgentError("ShimError", f"container {ref.container} of pod {ref.uid}: still not started; try again")
 
     async def exec(self, ref: RunRef, argv: Sequence[str], timeout_s: float) -> ExecResult:
+        launch, started = await self._beside(ref)
+        return await self._shims.run_once({**launch, "argv": list(argv)}, timeout_s, started)
+
+    async def open_exec(self, ref: RunRef, want: ExecWant) -> ExecSession:
+        launch, started = await self._beside(ref)
+        env = terminal_environment(launch["env"]) if want.has_tty else launch["env"]
+        hold = {"launch": {**launch, "argv": list(want.argv), "env": env}, "join": msgspec.to_builtins(started)}
+        return await self._shims.sessions.open(hold, want)
+
+    async def _beside(self, ref: RunRef) -> tuple[Launch, Started]:
+        """What a command beside it is like. AgentError `ExecFailed` when it does not run."""
         started = await self._running(ref)
         if started is None:
             raise AgentError("ExecFailed", f"container {ref.container} of pod {ref.uid} is not running")
@@ -281,7 +296,7 @@ class ProcessRuntime:
             launch = files.read_json(dir_fd, LAUNCH)
         if launch is None:
             raise AgentError("ExecFailed", f"container {ref.container} of pod {ref.uid}: its record is gone")
-        return await self._shims.run_once({**launch, "argv": list(argv)}, timeout_s, started)
+        return launch, started
 
     async def remove(self, sandbox: Sandbox, ref: RunRef) -> None:
         run_dir = self._layout.run_dir(ref.uid, ref.container, ref.attempt)
@@ -309,6 +324,11 @@ class ProcessRuntime:
             with contextlib.suppress(ValueError):
                 uid, _, container, attempt = run_dir.relative_to(self._layout.pods).parts
                 yield RunRef(uid, container, int(attempt))
+
+
+def terminal_environment(env: list[list[str]]) -> list[list[str]]:
+    """Programs ask TERM what their terminal can do."""
+    return env if any(name == "TERM" for name, _ in env) else [*env, ["TERM", "xterm"]]
 
 
 @contextlib.contextmanager

@@ -33,6 +33,8 @@ from muster.agent.contracts import (
     Cgroups,
     ContainerSpec,
     ExecResult,
+    ExecSession,
+    ExecWant,
     Image,
     Missing,
     Mount,
@@ -251,10 +253,7 @@ class RuncRuntime:
                 os.close(fd)
 
     async def exec(self, ref: RunRef, argv: Sequence[str], timeout_s: float) -> ExecResult:
-        state = self.observe(ref)
-        if state is None or state.state != "running" or not argv:
-            what = state.state if state is not None else "not there"
-            raise AgentError("ExecFailed", f"container {ref.container!r} is {what}: no command can be run in it")
+        self._check_running(ref, argv)
         pid_file = self._run_dir(ref) / "root" / f"exec-{os.urandom(6).hex()}.pid"
         words = self._runc("exec", "--pid-file", str(pid_file), self._id(ref), *argv)
         try:
@@ -262,6 +261,24 @@ class RuncRuntime:
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(pid_file)
+
+    async def open_exec(self, ref: RunRef, want: ExecWant) -> ExecSession:
+        self._check_running(ref, want.argv)
+        bundle = self._run_dir(ref) / "root"
+        has_term, user, group = await asyncio.to_thread(runc_exec.beside, bundle / "config.json")
+        env = ["TERM=xterm"] if want.has_tty and not has_term else []
+        names = {"runc": self._runc(), "id": self._id(ref), "work": str(bundle)}
+        hold = {**names, "env": env, "user": user, "group": group}
+        try:
+            return await self._shims.sessions.open(hold, want)
+        except AgentError as e:
+            raise AgentError(e.reason, plain_message(e.message)) from e
+
+    def _check_running(self, ref: RunRef, argv: Sequence[str]) -> None:
+        state = self.observe(ref)
+        if state is None or state.state != "running" or not argv:
+            what = state.state if state is not None else "not there"
+            raise AgentError("ExecFailed", f"container {ref.container!r} is {what}: no command can be run in it")
 
     async def remove(self, sandbox: Sandbox, ref: RunRef) -> None:
         run_dir = self._run_dir(ref)

@@ -2,6 +2,9 @@
 
 A child of the zygote, for one command. The request comes, and the answer goes, over a stream socket of its own: 4 bytes of
 length, then JSON; the answer is followed by the output. When the agent goes away the command is killed.
+
+Commands with open streams (`holding`), connections into pods (`dialing`) and `probing` are asked for in the same way. These are
+imported by the child that needs them: they are not in every shim's memory.
 """
 
 from __future__ import annotations
@@ -33,10 +36,18 @@ def serve(channel: _socket.socket) -> None:
     if length > REQUEST_BYTES_MAX:
         return
     request = light.decode(_read(channel, length))
+    if "hold" in request:
+        from muster.agent.shim import holding
+
+        return holding.serve(request["hold"], channel)
+    if "dial" in request:
+        from muster.agent.shim import dialing
+
+        return dialing.serve(request["dial"], channel)
     answer: dict[str, Any]
     try:
         if "probe" in request:
-            from muster.agent.shim import probing  # once per agent: not in every shim's memory
+            from muster.agent.shim import probing
 
             answer, output = probing.probe(request["probe"]), b""
         else:
@@ -48,11 +59,40 @@ def serve(channel: _socket.socket) -> None:
     channel.sendall(_LENGTH.pack(len(data)) + data + output)
 
 
+def tell(channel: _socket.socket, answer: dict[str, Any], fds: list[int] | None = None) -> None:
+    """A frame: an answer without output, with descriptors. Nothing happens when the agent is gone."""
+    data = light.encode(answer)
+    with ignoring(OSError):
+        send_fds(channel, _LENGTH.pack(len(data)) + data, fds or [])
+
+
+def send_fds(channel: _socket.socket, data: bytes, fds: list[int]) -> None:
+    rights = struct.pack(f"{len(fds)}i", *fds)
+    channel.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)] if fds else [])
+
+
+def receive_fds(channel: _socket.socket, fds_max: int, bytes_max: int = 4096) -> tuple[bytes, list[int]]:
+    """None of them is inherited by what this process executes."""
+    data, extra, _, _ = channel.recvmsg(bytes_max, _socket.CMSG_SPACE(fds_max * 4), _socket.MSG_CMSG_CLOEXEC)
+    rights = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS)
+    packed = b"".join(part for level, kind, part in extra if (level, kind) == rights)
+    return data, list(struct.unpack(f"{len(packed) // 4}i", packed[: len(packed) // 4 * 4]))
+
+
 def pack(request: dict[str, Any]) -> bytes:
     data = light.encode(request)
     if len(data) > REQUEST_BYTES_MAX:
         raise ValueError(f"a command of {len(data)} bytes: at most {REQUEST_BYTES_MAX}")
     return _LENGTH.pack(len(data)) + data
+
+
+def take(data: bytearray) -> dict[str, Any] | None:
+    """The first frame, which is taken away; None: it is not whole yet."""
+    if len(data) < 4 or len(data) < 4 + (length := _LENGTH.unpack_from(data)[0]):
+        return None
+    found: dict[str, Any] = light.decode(bytes(data[4 : 4 + length]))
+    del data[: 4 + length]
+    return found
 
 
 def unpack(data: bytes) -> tuple[dict[str, Any], bytes] | None:
@@ -72,22 +112,39 @@ def _read(channel: _socket.socket, count: int) -> bytes:
     return data
 
 
+def join(request: dict[str, Any]) -> int:
+    """A pidfd of the container's first process; -1 where there is none to join. OSError when it is gone.
+
+    The pid namespace is entered here, since it takes hold for children only; everything else in the child (`enter`)."""
+    launch, wanted = request["launch"], request.get("join")
+    if not wanted:
+        return -1
+    pid_fd = files.open_process(wanted["pid"], wanted["start_ticks"]) if wanted["boot_id"] == files.boot_id() else None
+    if pid_fd is None:
+        raise ProcessLookupError(3, "the container is not running")
+    if "user" in launch["namespaces"]:
+        ns.setns(pid_fd, ns.CLONE_NEWUSER, "user namespace")
+    if "pid" in launch["namespaces"]:
+        ns.setns(pid_fd, ns.CLONE_NEWPID, "pid namespace")
+    return pid_fd
+
+
+def enter(launch: dict[str, Any], pid_fd: int, groups: Groups) -> None:
+    """By the child: a session of its own, in the container's groups and namespaces."""
+    os.setsid()
+    groups.enter_all()
+    if pid_fd >= 0:
+        flags = sum(ns.FLAGS[name] for name in launch["namespaces"] if name not in ("pid", "user"))
+        flags |= ns.CLONE_NEWNET if launch.get("netns") else 0
+        if flags:
+            ns.setns(pid_fd, flags, "the container's namespaces")
+
+
 def _run(request: dict[str, Any], channel: _socket.socket) -> tuple[dict[str, Any], bytes]:
-    """The pid namespace is entered here, since it takes hold for children only; everything else in the child."""
     launch = request["launch"]
     deadline = time.monotonic() + request["timeout_s"]
-    pid_fd = -1
-    join = request.get("join")
     groups = Groups(launch.get("cgroupProcs", []))
-    if join:
-        found = files.open_process(join["pid"], join["start_ticks"]) if join["boot_id"] == files.boot_id() else None
-        if found is None:
-            return {"error": "the container is not running"}, b""
-        pid_fd = found
-        if "user" in launch["namespaces"]:
-            ns.setns(pid_fd, ns.CLONE_NEWUSER, "user namespace")
-        if "pid" in launch["namespaces"]:
-            ns.setns(pid_fd, ns.CLONE_NEWPID, "pid namespace")
+    pid_fd = join(request)
     ns.become_subreaper()
     out, inner = os.pipe()
     mine, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
@@ -114,13 +171,7 @@ def _run(request: dict[str, Any], channel: _socket.socket) -> tuple[dict[str, An
 
 
 def _become(launch: dict[str, Any], streams: container.Streams, pid_fd: int, groups: Groups) -> None:
-    os.setsid()
-    groups.enter_all()
-    if pid_fd >= 0:
-        flags = sum(ns.FLAGS[name] for name in launch["namespaces"] if name not in ("pid", "user"))
-        flags |= ns.CLONE_NEWNET if launch.get("netns") else 0
-        if flags:
-            ns.setns(pid_fd, flags, "the container's namespaces")
+    enter(launch, pid_fd, groups)
     container.put_streams(streams.stdin, streams.stdout, streams.stderr, launch["user"], launch["group"])
     container.prepare(launch)
     container.execute(launch)

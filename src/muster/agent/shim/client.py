@@ -28,6 +28,7 @@ from muster.agent.contracts import AgentError, ExecResult, Exited, RunState, Sta
 from muster.agent.layout import Layout
 from muster.agent.shim import beside, files, zygote
 from muster.agent.shim.launching import BEGUN, EXIT, LAUNCH, LOCK, STARTED, Launch
+from muster.agent.shim.sessions import LOST_CODE, Sessions
 from muster.objects.time import Clock, wall_clock
 
 _IN_FLIGHT_MAX = 64
@@ -37,7 +38,6 @@ _ANSWER_TIMEOUT_S = 30.0
 _RESTART_TRIES = 3
 _CHANGES_MAX = 100_000
 _EXEC_MARGIN_S = 10.0
-LOST_CODE = 137
 
 
 class Shims:
@@ -56,6 +56,8 @@ class Shims:
         self._watched: dict[Path, int] = {}
         self._starting = asyncio.Lock()
         self._is_open = False
+        self.sessions = Sessions(self._begin_child)
+        """Open commands, and connections into pods."""
 
     # -- opening and closing ---------------------------------------------------------------------------------------------------
 
@@ -74,6 +76,7 @@ class Shims:
     async def close(self) -> None:
         """The zygote ends; every run goes on."""
         self._is_open = False
+        await self.sessions.close()
         loop = asyncio.get_running_loop()
         for fd in self._watched.values():
             loop.remove_reader(fd)
@@ -346,16 +349,9 @@ class Shims:
         return found[0]
 
     async def _converse(self, request: dict[str, Any], timeout_s: float) -> tuple[dict[str, Any], bytes] | None:
-        """None: out of time. A child of the zygote reads the request from, and answers on, a socket of its own."""
+        """None: out of time."""
         data = beside.pack(request)
-        channel = await self._ensure_zygote()
-        mine, theirs = socket.socketpair()
-        with theirs:
-            try:
-                await self._send(channel, {"id": -1}, [theirs.fileno()])
-            except ConnectionResetError as e:
-                mine.close()
-                raise AgentError("ExecFailed", str(e)) from e
+        mine = await self._begin_child()
         mine.setblocking(False)
         reader, writer = await asyncio.open_unix_connection(sock=mine)
         try:
@@ -372,6 +368,21 @@ class Shims:
         if found is None:
             raise AgentError("ExecFailed", "the process that was to run the command was killed")
         return found
+
+    async def _begin_child(self) -> socket.socket:
+        """A child of the zygote reads its request from, and answers on, a socket of its own: this is the other end of it."""
+        channel = await self._ensure_zygote()
+        mine, theirs = socket.socketpair()
+        with theirs:
+            try:
+                await self._send(channel, {"id": -1}, [theirs.fileno()])
+            except ConnectionResetError as e:
+                mine.close()
+                raise AgentError("ExecFailed", str(e)) from e
+            except BaseException:
+                mine.close()
+                raise
+        return mine
 
 
 def _started(dir_fd: int) -> Started | None:

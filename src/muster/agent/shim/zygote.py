@@ -91,12 +91,9 @@ def _fork_twice() -> int:
 
 def _receive(agent: _socket.socket) -> tuple[bytes, list[int]]:
     try:
-        data, extra, _, _ = agent.recvmsg(MESSAGE_BYTES_MAX, _socket.CMSG_SPACE(_FDS_MAX * 4))
+        return beside.receive_fds(agent, _FDS_MAX, MESSAGE_BYTES_MAX)
     except ConnectionError:
         return b"", []
-    rights = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS)
-    packed = b"".join(part for level, kind, part in extra if (level, kind) == rights)
-    return data, [int.from_bytes(packed[at : at + 4], sys.byteorder) for at in range(0, len(packed) // 4 * 4, 4)]
 
 
 def _answer(agent: _socket.socket, number: int, problem: str) -> None:

@@ -22,7 +22,7 @@ RESOURCES: tuple[Resource, ...] = (
         plural="pods",
         short_names=("po",),
         categories=("all",),
-        subresources=frozenset({"status", "binding", "eviction", "log"}),
+        subresources=frozenset({"status", "binding", "eviction", "log", "exec", "portforward"}),
         status_keeps=frozenset({"ownerReferences"}),
         columns=(
             Column(name="Status", path=".status.phase"),
