@@ -16,6 +16,8 @@ import asyncio
 import itertools
 import math
 import os
+import statistics
+import time
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,6 +40,8 @@ WATCHERS = 20
 SHARE = 0.7
 PER_S_MAX = math.inf if SOAK else 0.9 * IN_FLIGHT_MAX / LOAD_S
 TAIL_TO_MEDIAN_MAX = 3.0
+YARDSTICK_STEPS = 20_000
+YARDSTICK_EVERY_S = 0.5
 MEMORY_GROWTH_MAX = 1.1
 """From a sixth of the run on, when history is as long as it gets, to the end."""
 
@@ -68,27 +72,28 @@ async def _long_mixed_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
             paths = itertools.cycle((PODS, MAPS))
             watches = [asyncio.create_task(load.watch(path, event)) for path, event in zip(paths, started, strict=False)]
             await asyncio.gather(*(event.wait() for event in started))
-            before_s = processes.cpu_s([server.pid])
+            machine = _Machine(server.pid)
+            yardstick = asyncio.create_task(machine.measure())
             capacity = await load.as_fast_as_possible(CAPACITY_S, CLIENTS)
-            busy = (processes.cpu_s([server.pid]) - before_s) / CAPACITY_S
+            machine.look()
             per_s = min(SHARE * capacity, PER_S_MAX)
             parts: list[array[float]] = []
             """Latencies of each part of the run."""
             resident: list[int] = []
             with capsys.disabled():
                 # Whose capacity it is: a server that waits for its clients could do more.
-                print(
-                    f"\ncapacity {capacity:.0f} acts/s, the server busy {busy:.2f} of a core; {per_s:.0f}/s for {LOAD_S:.0f} s"
-                )
+                print(f"\ncapacity {capacity:.0f} acts/s, {machine}; {per_s:.0f}/s for {LOAD_S:.0f} s")
 
                 def look() -> None:
                     taken, load.latencies_s = load.latencies_s, array("d")
                     if resident:
                         parts.append(array("d", sorted(taken)))
                     resident.append(server.resident_bytes())
-                    print(f"{len(parts) * EVERY_S:6.0f} s  {_said(parts)}  {resident[-1] >> 20} MiB")
+                    machine.look()
+                    print(f"{len(parts) * EVERY_S:6.0f} s  {_said(parts)}  {resident[-1] >> 20} MiB  {machine}", flush=True)
 
                 await load.at(per_s, LOAD_S, EVERY_S, look)
+            yardstick.cancel()
             for watch in watches:
                 watch.cancel()
             seen = await asyncio.gather(*watches)
@@ -102,6 +107,39 @@ async def _long_mixed_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     finally:
         os.sched_setaffinity(0, cores)
         assert await server.stop() == 0
+
+
+class _Machine:
+    """What the server took of a core between two looks, and how fast the machine was, compared with before the first."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._yardsticks_s: list[float] = []
+        self._first_s = 0.0
+        self._at_s, self._cpu_s = time.monotonic(), processes.cpu_s([pid])
+        self._busy = self._speed = 0.0
+
+    async def measure(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            began_s = time.thread_time()
+            for _ in range(YARDSTICK_STEPS):
+                pass
+            self._yardsticks_s.append(time.thread_time() - began_s)
+            await asyncio.sleep(YARDSTICK_EVERY_S)
+
+    def look(self) -> None:
+        at_s, cpu_s = time.monotonic(), processes.cpu_s([self._pid])
+        taken_s, self._yardsticks_s = self._yardsticks_s, []
+        if taken_s:
+            yardstick_s = statistics.fmean(taken_s)
+            self._first_s = self._first_s or yardstick_s
+            self._speed = self._first_s / yardstick_s
+            self._busy = (cpu_s - self._cpu_s) / (at_s - self._at_s)
+            self._at_s, self._cpu_s = at_s, cpu_s
+
+    def __str__(self) -> str:
+        return f"the server busy {self._busy:.2f} of a core, the machine's speed {self._speed:.2f}"
 
 
 def _said(parts: Sequence[Sequence[float]]) -> str:
