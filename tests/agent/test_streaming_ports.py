@@ -20,7 +20,7 @@ from muster.agent.streaming_line import Pace
 from muster.agent.streaming_spdy import PROTOCOL as SPDY
 from muster.agent.streaming_spdy_frames import PROTOCOL_ERROR, REFUSED_STREAM, UNIDIRECTIONAL
 from tests.agent.spdy_client import SpdyClient, control, data, leave, ping, reset
-from tests.agent.streaming_rig import FORWARD, StreamRig, running_rig
+from tests.agent.streaming_rig import FORWARD, UPGRADE, StreamRig, running_rig
 from tests.waiting import until
 
 V4 = "v4.channel.k8s.io"
@@ -189,8 +189,9 @@ async def test_bad_requests(rig: StreamRig, query: list[tuple[str, str]], senten
     with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
         await rig.connect(FORWARD, query, V4)
     assert caught.value.status == 400
-    code, text = await rig.ask(FORWARD, query)
-    assert (code, text.count("\n")) == (400, 1)
+    code, text = await rig.ask(FORWARD, query, {**UPGRADE, "Sec-WebSocket-Protocol": V4})
+    assert (code, sentence in text, text.count("\n")) == (400, True, 1), text
+    assert rig.pods.dialled == []
 
 
 async def test_too_many(rig: StreamRig, monkeypatch: pytest.MonkeyPatch) -> None:
