@@ -18,7 +18,7 @@ from muster.agent import streaming, streaming_forward, streaming_spdy
 from muster.agent.contracts import AgentError, StreamTarget
 from muster.agent.streaming_line import Pace
 from muster.agent.streaming_spdy import PROTOCOL as SPDY
-from muster.agent.streaming_spdy_frames import PROTOCOL_ERROR, REFUSED_STREAM, UNIDIRECTIONAL
+from muster.agent.streaming_spdy_frames import CANCEL, PROTOCOL_ERROR, REFUSED_STREAM, UNIDIRECTIONAL
 from tests.agent.spdy_client import SpdyClient, control, data, leave, ping, reset
 from tests.agent.streaming_rig import FORWARD, UPGRADE, StreamRig, running_rig
 from tests.waiting import until
@@ -397,12 +397,15 @@ async def test_too_many_streams(rig: StreamRig, monkeypatch: pytest.MonkeyPatch)
         await talk.client.close()
 
 
-async def test_a_half_that_stays_alone_is_forgotten(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["data", "error"])
+async def test_a_half_that_stays_alone_is_forgotten(tmp_path: Path, kind: str) -> None:
     async with running_rig(tmp_path, Pace(pair_s=0.0)) as rig:
         talk = await Spoken.to(rig)
         for stream in (1, 3):
-            await talk.say(talk.spdy.open(stream, {"streamtype": "error", "port": "80", "requestid": str(stream)}))
-        await talk.hear_until(lambda spdy: 1 in spdy.resets)
+            await talk.say(talk.spdy.open(stream, {"streamtype": kind, "port": "80", "requestid": str(stream)}))
+        await talk.say(ping(1))
+        await talk.hear_until(lambda spdy: spdy.pings)
+        assert (talk.spdy.resets, talk.spdy.ended) == ({1: CANCEL}, []), "not as if all had gone well"
         await talk.client.close()
 
 
