@@ -43,8 +43,9 @@ async def serving(serve: Serve) -> AsyncIterator[int]:
         assert task is not None
         tasks.add(task)
         try:
-            with contextlib.suppress(OSError, asyncio.CancelledError):
-                await serve(reader, writer)
+            if server.is_serving():  # or it was taken while that ended, and nobody would cancel it any more
+                with contextlib.suppress(OSError, asyncio.CancelledError):
+                    await serve(reader, writer)
         finally:
             writer.close()
             tasks.discard(task)
