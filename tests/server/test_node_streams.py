@@ -13,7 +13,7 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote
@@ -37,7 +37,7 @@ from tests.server.node_endpoints import (
     stranger,
 )
 from tests.server.running import Reply, RunningServer, read_all, running
-from tests.waiting import blocked_until
+from tests.waiting import blocked_until, comes_to_rest
 
 LIMITS = ServerLimits(
     join_per_minute_max=10_000, join_per_address_minute_max=10_000, node_streams_max=3, node_streams_per_user_max=2
@@ -217,7 +217,7 @@ async def test_megabytes_both_ways_and_no_faster_than_they_are_read(server: Runn
     writer.write(_head(server, EXEC, *UPGRADE))
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
     sending = asyncio.create_task(send())
-    assert await asyncio.to_thread(_is_still, lambda: endpoint.received_bytes)
+    assert await asyncio.to_thread(comes_to_rest, lambda: endpoint.received_bytes)
     assert endpoint.received_bytes < total / 2, "what is not read is not taken"
     left = total
     while left and (chunk := await reader.read(left)):
@@ -227,17 +227,6 @@ async def test_megabytes_both_ways_and_no_faster_than_they_are_read(server: Runn
     assert (left, found.digest()) == (0, sent.digest())
     writer.close()
     await asyncio.to_thread(blocked_until, lambda: endpoint.ended == endpoint.opened)
-
-
-def _is_still(figure: Callable[[], int]) -> bool:
-    """Whether it comes to rest."""
-    last, pause = -1, threading.Event()
-    for _ in range(100):
-        if figure() == last:
-            return True
-        last = figure()
-        pause.wait(0.3)
-    return False
 
 
 # -- how it ends --------------------------------------------------------------------------------------------------------------
@@ -321,7 +310,7 @@ async def test_the_client_goes_while_the_agent_takes_nothing(
     writer.write(_head(server, EXEC, *UPGRADE))
     await reader.readuntil(b"\r\n\r\n")
     sending = asyncio.create_task(send())
-    assert await asyncio.to_thread(_is_still, lambda: sent)
+    assert await asyncio.to_thread(comes_to_rest, lambda: sent)
     assert _streams(server) == 1, "who waits is not cut"
     sending.cancel()
     await asyncio.gather(sending, return_exceptions=True)
@@ -567,7 +556,7 @@ async def test_many_bytes_behind_an_upgrade_elsewhere_are_not_taken(server: Runn
             sent += 2**16
 
     sending = asyncio.create_task(send())
-    assert await asyncio.to_thread(_is_still, lambda: sent)
+    assert await asyncio.to_thread(comes_to_rest, lambda: sent)
     assert sent < 32 * 2**20
     sending.cancel()
     await asyncio.gather(sending, return_exceptions=True)
