@@ -15,17 +15,21 @@ import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, quote
 
 import pytest
 
-from muster.objects.status import BadRequest
+from muster.objects.status import BadRequest, ServiceUnavailable
 from muster.server import node_agents, tunnel
+from muster.server.answering import Answering
 from muster.server.certificates import key_pem
 from muster.server.config import ServerLimits
 from muster.server.exchange import Query
+from muster.server.metrics import Metrics
 from muster.server.node_streams import check_place, read_exec, read_ports
+from muster.server.tunnel import Far, Tunnel
 from tests.server.joining_nodes import MERGE, Machine, bound_pod
 from tests.server.node_endpoints import (
     AGREED,
@@ -360,6 +364,20 @@ def test_stopping_the_server_ends_tunnels_and_those_who_wait_for_one(tmp_path: P
             stopping.join(60)
             assert not stopping.is_alive()
         blocked_until(lambda: endpoint.ended == 2)
+
+
+async def test_a_server_that_stops_asks_no_agent_any_more() -> None:
+    """It would wait for the answer, and whoever stops it for that."""
+
+    async def dial(_: object) -> Far:
+        raise AssertionError("it was asked")
+
+    limits = ServerLimits()
+    answering = Answering(SimpleNamespace(), SimpleNamespace(), Metrics(limits), limits)  # type: ignore[arg-type]
+    answering.close_streams()
+    scope: Any = {"muster.connection": SimpleNamespace(is_upgrade=lambda _: True), "muster.cycle": None, "headers": []}
+    with pytest.raises(ServiceUnavailable, match="stopping"):
+        await answering.tunnel(SimpleNamespace(user="ann"), scope, asyncio.Event().wait, Tunnel(dial, silence_s=1.0))  # type: ignore[arg-type]
 
 
 # -- who is believed, and what agents say -------------------------------------------------------------------------------------
