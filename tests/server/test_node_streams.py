@@ -41,7 +41,7 @@ from tests.server.node_endpoints import (
     stranger,
 )
 from tests.server.running import Reply, RunningServer, read_all, running
-from tests.waiting import blocked_until, comes_to_rest
+from tests.waiting import WAIT_S, blocked_until, comes_to_rest
 
 LIMITS = ServerLimits(
     join_per_minute_max=10_000, join_per_address_minute_max=10_000, node_streams_max=3, node_streams_per_user_max=2
@@ -378,6 +378,29 @@ async def test_a_server_that_stops_asks_no_agent_any_more() -> None:
     scope: Any = {"muster.connection": SimpleNamespace(is_upgrade=lambda _: True), "muster.cycle": None, "headers": []}
     with pytest.raises(ServiceUnavailable, match="stopping"):
         await answering.tunnel(SimpleNamespace(user="ann"), scope, asyncio.Event().wait, Tunnel(dial, silence_s=1.0))  # type: ignore[arg-type]
+
+
+async def test_a_fault_in_either_direction_is_heard() -> None:
+    """Otherwise what the client sends would be read no more, for as long as it stays."""
+
+    class Writer:
+        def write(self, data: bytes) -> None:
+            raise RuntimeError("a fault")
+
+        def close(self) -> None:
+            pass
+
+    async def dial(_: object) -> Far:
+        return Far(asyncio.StreamReader(), Writer(), [])  # type: ignore[arg-type]
+
+    made = Tunnel(dial, silence_s=3600.0)
+    await made.dial([])
+    incoming = asyncio.StreamReader()
+    incoming.feed_data(b"word")
+    with pytest.raises(RuntimeError, match="a fault"):
+        async with asyncio.timeout(WAIT_S):
+            await made.splice(SimpleNamespace(), incoming, asyncio.Event().wait)  # type: ignore[arg-type]
+    made.end()
 
 
 # -- who is believed, and what agents say -------------------------------------------------------------------------------------
