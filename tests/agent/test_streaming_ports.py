@@ -138,6 +138,16 @@ async def test_why_there_is_no_connection(rig: StreamRig, error: str) -> None:
     assert (await client.receive()).type is aiohttp.WSMsgType.CLOSE
 
 
+async def test_a_fault_is_told_as_well(rig: StreamRig, caplog: pytest.LogCaptureFixture) -> None:
+    rig.pods.error = RuntimeError("not meant to be")  # type: ignore[assignment]
+    client = await channels(rig, 80)
+    assert await client.receive_bytes() == (
+        b"\x01error forwarding port 80 to pod ns/p: a fault of the agent; its log says more"
+    )
+    assert (await client.receive()).type is aiohttp.WSMsgType.CLOSE
+    assert "not meant to be" in caplog.text
+
+
 async def test_one_port_of_several_is_refused(rig: StreamRig, unused_tcp_port: int) -> None:
     async with serving(echoes) as port:
         client = await channels(rig, unused_tcp_port, port)
