@@ -25,3 +25,14 @@ def blocked_until(check: Callable[[], object]) -> None:
     while not check():
         assert time.monotonic() < deadline, "it did not come about"
         time.sleep(next(pauses_s))
+
+
+def comes_to_rest(figure: Callable[[], int]) -> bool:
+    """Whether it ever stays the same from one look to the next."""
+    last = -1
+    for _ in range(100):
+        if figure() == last:
+            return True
+        last = figure()
+        time.sleep(0.3)
+    return False

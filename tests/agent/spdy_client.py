@@ -74,6 +74,7 @@ class SpdyClient:
             assert self._replies.decompress(body[4:]) == bytes(4)
             self.replied.append(numbers[0])
         elif kind == 3:
+            assert numbers[0] not in self.resets, "it knows no such stream any more"
             self.resets[numbers[0]] = numbers[1]
         elif kind == 6:
             self.pings.append(numbers[0])

@@ -28,6 +28,12 @@ from tests.waiting import until
 
 EXEC = "/exec/ns/p/c"
 FORWARD = "/portForward/ns/p"
+UPGRADE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+}
 
 
 def no_streams() -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from muster.agent.contracts import ExecSession
-from tests.waiting import WAIT_S
+from tests.waiting import WAIT_S, until
 
 
 async def ready(fd: int, *, is_writing: bool = False) -> None:
@@ -93,6 +93,7 @@ def descriptors() -> set[str]:
 
 
 async def gone(check: Callable[[], object]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while check():
-            await asyncio.sleep(0.01)
+    async def is_gone() -> bool:
+        return not check()
+
+    await until(is_gone)

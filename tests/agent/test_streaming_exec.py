@@ -22,7 +22,7 @@ from aiohttp import WSMsgType
 from muster.agent import streaming, streaming_pipes
 from muster.agent.contracts import AgentError, ExecWant, StreamTarget
 from muster.agent.streaming_line import MESSAGE_BYTES_MAX, Pace
-from tests.agent.streaming_rig import EXEC, StreamRig, running_rig
+from tests.agent.streaming_rig import EXEC, UPGRADE, StreamRig, running_rig
 from tests.waiting import until
 
 V4 = "v4.channel.k8s.io"
@@ -323,13 +323,6 @@ async def test_messages_that_mean_nothing_are_skipped(rig: StreamRig, message: b
 
 
 # -- before the upgrade --------------------------------------------------------------------------------------------------------
-
-UPGRADE = {
-    "Connection": "Upgrade",
-    "Upgrade": "websocket",
-    "Sec-WebSocket-Version": "13",
-    "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
-}
 
 
 @pytest.mark.parametrize(

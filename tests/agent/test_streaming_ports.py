@@ -18,9 +18,9 @@ from muster.agent import streaming, streaming_forward, streaming_spdy
 from muster.agent.contracts import AgentError, StreamTarget
 from muster.agent.streaming_line import Pace
 from muster.agent.streaming_spdy import PROTOCOL as SPDY
-from muster.agent.streaming_spdy_frames import PROTOCOL_ERROR, REFUSED_STREAM, UNIDIRECTIONAL
+from muster.agent.streaming_spdy_frames import CANCEL, PROTOCOL_ERROR, REFUSED_STREAM, UNIDIRECTIONAL
 from tests.agent.spdy_client import SpdyClient, control, data, leave, ping, reset
-from tests.agent.streaming_rig import FORWARD, StreamRig, running_rig
+from tests.agent.streaming_rig import FORWARD, UPGRADE, StreamRig, running_rig
 from tests.waiting import until
 
 V4 = "v4.channel.k8s.io"
@@ -43,8 +43,9 @@ async def serving(serve: Serve) -> AsyncIterator[int]:
         assert task is not None
         tasks.add(task)
         try:
-            with contextlib.suppress(OSError, asyncio.CancelledError):
-                await serve(reader, writer)
+            if server.is_serving():  # or it was taken while that ended, and nobody would cancel it any more
+                with contextlib.suppress(OSError, asyncio.CancelledError):
+                    await serve(reader, writer)
         finally:
             writer.close()
             tasks.discard(task)
@@ -137,6 +138,16 @@ async def test_why_there_is_no_connection(rig: StreamRig, error: str) -> None:
     assert (await client.receive()).type is aiohttp.WSMsgType.CLOSE
 
 
+async def test_a_fault_is_told_as_well(rig: StreamRig, caplog: pytest.LogCaptureFixture) -> None:
+    rig.pods.error = RuntimeError("not meant to be")  # type: ignore[assignment]
+    client = await channels(rig, 80)
+    assert await client.receive_bytes() == (
+        b"\x01error forwarding port 80 to pod ns/p: a fault of the agent; its log says more"
+    )
+    assert (await client.receive()).type is aiohttp.WSMsgType.CLOSE
+    assert "not meant to be" in caplog.text
+
+
 async def test_one_port_of_several_is_refused(rig: StreamRig, unused_tcp_port: int) -> None:
     async with serving(echoes) as port:
         client = await channels(rig, unused_tcp_port, port)
@@ -189,8 +200,9 @@ async def test_bad_requests(rig: StreamRig, query: list[tuple[str, str]], senten
     with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
         await rig.connect(FORWARD, query, V4)
     assert caught.value.status == 400
-    code, text = await rig.ask(FORWARD, query)
-    assert (code, text.count("\n")) == (400, 1)
+    code, text = await rig.ask(FORWARD, query, {**UPGRADE, "Sec-WebSocket-Protocol": V4})
+    assert (code, sentence in text, text.count("\n")) == (400, True, 1), text
+    assert rig.pods.dialled == []
 
 
 async def test_too_many(rig: StreamRig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,12 +408,15 @@ async def test_too_many_streams(rig: StreamRig, monkeypatch: pytest.MonkeyPatch)
         await talk.client.close()
 
 
-async def test_a_half_that_stays_alone_is_forgotten(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["data", "error"])
+async def test_a_half_that_stays_alone_is_forgotten(tmp_path: Path, kind: str) -> None:
     async with running_rig(tmp_path, Pace(pair_s=0.0)) as rig:
         talk = await Spoken.to(rig)
         for stream in (1, 3):
-            await talk.say(talk.spdy.open(stream, {"streamtype": "error", "port": "80", "requestid": str(stream)}))
-        await talk.hear_until(lambda spdy: 1 in spdy.resets)
+            await talk.say(talk.spdy.open(stream, {"streamtype": kind, "port": "80", "requestid": str(stream)}))
+        await talk.say(ping(1))
+        await talk.hear_until(lambda spdy: spdy.pings)
+        assert (talk.spdy.resets, talk.spdy.ended) == ({1: CANCEL}, []), "not as if all had gone well"
         await talk.client.close()
 
 

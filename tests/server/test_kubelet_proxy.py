@@ -21,7 +21,7 @@ from muster.server.node_agents import choose_container, endpoint_of
 from tests.server.joining_nodes import MERGE, Machine, bound_pod
 from tests.server.node_endpoints import STRANGERS, announce, endpoint_tls, stranger
 from tests.server.running import Reply, RunningServer, running
-from tests.waiting import blocked_until
+from tests.waiting import blocked_until, comes_to_rest
 
 LIMITS = ServerLimits(join_per_minute_max=10_000, join_per_address_minute_max=10_000, node_logs_max=3)
 
@@ -191,21 +191,9 @@ def test_a_slow_reader_slows_the_agent(server: RunningServer, endpoint: Endpoint
     with contextlib.closing(server.connect()) as connection:
         connection.request("GET", "/api/v1/namespaces/logs/pods/p/log", headers={"authorization": f"Bearer {server.token}"})
         assert connection.getresponse().read(10) == b"x" * 10
-        assert _is_still(lambda: endpoint.sent_bytes)
+        assert comes_to_rest(lambda: endpoint.sent_bytes)
         assert endpoint.sent_bytes < total / 4, "what is not read is not fetched"
     assert endpoint.ended.wait(30)
-
-
-def _is_still(figure: Callable[[], int]) -> bool:
-    """Whether it comes to rest."""
-    last = -1
-    pause = threading.Event()
-    for _ in range(100):
-        if figure() == last:
-            return True
-        last = figure()
-        pause.wait(0.3)
-    return False
 
 
 def test_no_more_at_once_than_allowed(server: RunningServer, endpoint: Endpoint) -> None:

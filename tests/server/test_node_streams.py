@@ -13,19 +13,23 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, quote
 
 import pytest
 
-from muster.objects.status import BadRequest
+from muster.objects.status import BadRequest, ServiceUnavailable
 from muster.server import node_agents, tunnel
+from muster.server.answering import Answering
 from muster.server.certificates import key_pem
 from muster.server.config import ServerLimits
 from muster.server.exchange import Query
+from muster.server.metrics import Metrics
 from muster.server.node_streams import check_place, read_exec, read_ports
+from muster.server.tunnel import Far, Tunnel
 from tests.server.joining_nodes import MERGE, Machine, bound_pod
 from tests.server.node_endpoints import (
     AGREED,
@@ -37,7 +41,7 @@ from tests.server.node_endpoints import (
     stranger,
 )
 from tests.server.running import Reply, RunningServer, read_all, running
-from tests.waiting import blocked_until
+from tests.waiting import WAIT_S, blocked_until, comes_to_rest
 
 LIMITS = ServerLimits(
     join_per_minute_max=10_000, join_per_address_minute_max=10_000, node_streams_max=3, node_streams_per_user_max=2
@@ -217,7 +221,7 @@ async def test_megabytes_both_ways_and_no_faster_than_they_are_read(server: Runn
     writer.write(_head(server, EXEC, *UPGRADE))
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
     sending = asyncio.create_task(send())
-    assert await asyncio.to_thread(_is_still, lambda: endpoint.received_bytes)
+    assert await asyncio.to_thread(comes_to_rest, lambda: endpoint.received_bytes)
     assert endpoint.received_bytes < total / 2, "what is not read is not taken"
     left = total
     while left and (chunk := await reader.read(left)):
@@ -227,17 +231,6 @@ async def test_megabytes_both_ways_and_no_faster_than_they_are_read(server: Runn
     assert (left, found.digest()) == (0, sent.digest())
     writer.close()
     await asyncio.to_thread(blocked_until, lambda: endpoint.ended == endpoint.opened)
-
-
-def _is_still(figure: Callable[[], int]) -> bool:
-    """Whether it comes to rest."""
-    last, pause = -1, threading.Event()
-    for _ in range(100):
-        if figure() == last:
-            return True
-        last = figure()
-        pause.wait(0.3)
-    return False
 
 
 # -- how it ends --------------------------------------------------------------------------------------------------------------
@@ -321,7 +314,7 @@ async def test_the_client_goes_while_the_agent_takes_nothing(
     writer.write(_head(server, EXEC, *UPGRADE))
     await reader.readuntil(b"\r\n\r\n")
     sending = asyncio.create_task(send())
-    assert await asyncio.to_thread(_is_still, lambda: sent)
+    assert await asyncio.to_thread(comes_to_rest, lambda: sent)
     assert _streams(server) == 1, "who waits is not cut"
     sending.cancel()
     await asyncio.gather(sending, return_exceptions=True)
@@ -371,6 +364,43 @@ def test_stopping_the_server_ends_tunnels_and_those_who_wait_for_one(tmp_path: P
             stopping.join(60)
             assert not stopping.is_alive()
         blocked_until(lambda: endpoint.ended == 2)
+
+
+async def test_a_server_that_stops_asks_no_agent_any_more() -> None:
+    """It would wait for the answer, and whoever stops it for that."""
+
+    async def dial(_: object) -> Far:
+        raise AssertionError("it was asked")
+
+    limits = ServerLimits()
+    answering = Answering(SimpleNamespace(), SimpleNamespace(), Metrics(limits), limits)  # type: ignore[arg-type]
+    answering.close_streams()
+    scope: Any = {"muster.connection": SimpleNamespace(is_upgrade=lambda _: True), "muster.cycle": None, "headers": []}
+    with pytest.raises(ServiceUnavailable, match="stopping"):
+        await answering.tunnel(SimpleNamespace(user="ann"), scope, asyncio.Event().wait, Tunnel(dial, silence_s=1.0))  # type: ignore[arg-type]
+
+
+async def test_a_fault_in_either_direction_is_heard() -> None:
+    """Otherwise what the client sends would be read no more, for as long as it stays."""
+
+    class Writer:
+        def write(self, data: bytes) -> None:
+            raise RuntimeError("a fault")
+
+        def close(self) -> None:
+            pass
+
+    async def dial(_: object) -> Far:
+        return Far(asyncio.StreamReader(), Writer(), [])  # type: ignore[arg-type]
+
+    made = Tunnel(dial, silence_s=3600.0)
+    await made.dial([])
+    incoming = asyncio.StreamReader()
+    incoming.feed_data(b"word")
+    with pytest.raises(RuntimeError, match="a fault"):
+        async with asyncio.timeout(WAIT_S):
+            await made.splice(SimpleNamespace(), incoming, asyncio.Event().wait)  # type: ignore[arg-type]
+    made.end()
 
 
 # -- who is believed, and what agents say -------------------------------------------------------------------------------------
@@ -567,7 +597,7 @@ async def test_many_bytes_behind_an_upgrade_elsewhere_are_not_taken(server: Runn
             sent += 2**16
 
     sending = asyncio.create_task(send())
-    assert await asyncio.to_thread(_is_still, lambda: sent)
+    assert await asyncio.to_thread(comes_to_rest, lambda: sent)
     assert sent < 32 * 2**20
     sending.cancel()
     await asyncio.gather(sending, return_exceptions=True)

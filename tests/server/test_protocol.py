@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import itertools
@@ -14,10 +15,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+from uvicorn.server import ServerState
 
 from muster.server.answering import Answering
 from muster.server.config import ServerLimits
+from muster.server.metrics import Metrics
 from muster.server.protocol import BoundedProtocol
 from tests.server.running import RunningServer, read_all, running
 from tests.waiting import blocked_until
@@ -270,6 +274,54 @@ def test_an_empty_chunk_does_not_end_a_stream(chunk: bytes, written: list[bytes]
     cycle = SimpleNamespace(chunked_encoding=True, disconnected=False)
     assert BoundedProtocol.push(connection, cycle, chunk) is bool(chunk)  # type: ignore[arg-type]
     assert sent == written
+
+
+class _Reading(asyncio.Transport):
+    """Knows only whether it reads."""
+
+    _reads = True
+
+    def pause_reading(self) -> None:
+        self._reads = False
+
+    def resume_reading(self) -> None:
+        self._reads = True
+
+    def is_reading(self) -> bool:
+        return self._reads
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: object) -> None:
+        pass
+
+
+async def test_what_is_sent_behind_an_upgrade_waits_in_the_kernel_whatever_was_before_it() -> None:
+    """Reading pauses for the requests ahead of it, too: when these have been answered, it must not go on for that reason."""
+
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    transport = _Reading()
+    settings = Config(never, ws="none", loop="none", lifespan="off", interface="asgi3", log_config=None, proxy_headers=False)
+    settings.load()
+    connection = BoundedProtocol(
+        settings, ServerState(), {}, asyncio.get_running_loop(), limits=ServerLimits(), metrics=Metrics(ServerLimits())
+    )
+    connection.connection_made(transport)
+    upgrade = b"GET /b HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+    connection.data_received(b"GET /a HTTP/1.1\r\n\r\n" + upgrade + bytes(100_000))
+    assert connection._served is not None
+    connection._served.response_complete = True
+    connection.on_response_complete()
+    assert connection._served.scope["path"] == "/b"
+    assert not transport.is_reading()
+    incoming = connection.take_over(connection._served, b"")
+    assert await incoming.readexactly(100_000) == bytes(100_000)
+    assert transport.is_reading()
+    for task in connection.tasks:
+        task.cancel()
 
 
 @pytest.mark.parametrize("is_packed", [False, True], ids=["plain", "gzip"])

@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 
 from muster.server.config import ServerLimits
+from muster.server.metrics import Metrics
+from muster.server.negotiation import PLAIN
+from muster.server.watching import GATHER_LEAST_S, GATHER_MOST_S, watch_stream
 from tests.server.running import RunningServer, running
+from tests.store.embedded.support import CONFIG_MAPS, ManualClock, open_store
 
 _MERGE = {"content-type": "application/merge-patch+json"}
 
@@ -150,6 +154,23 @@ def test_stop_ends_watches_and_lets_requests_finish(own: RunningServer) -> None:
         own.stop()
         reader.join(timeout=30)
         assert not reader.is_alive()
+
+
+async def test_the_busier_the_loop_the_longer_a_stream_gathers(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def at_once() -> None:
+        pass
+
+    store = await open_store()
+    watcher = store.watch_records(CONFIG_MAPS, resource_version=store.resource_version)
+    limits = ServerLimits()
+    watch_stream(
+        watcher, CONFIG_MAPS, PLAIN, include="", clock=ManualClock(), metrics=Metrics(limits), pace=at_once, load=store.load
+    )
+    for busy, gather_s in ((0.0, GATHER_LEAST_S), (1.0, GATHER_MOST_S)):
+        monkeypatch.setattr(store.load, "busy", lambda busy=busy: busy)
+        assert watcher.gather_s() == pytest.approx(gather_s)
+    watcher.close()
+    await store.close()
 
 
 def test_a_client_that_goes_frees_its_watch(server: RunningServer, maps: str) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -18,6 +19,8 @@ from typing import Final, Protocol
 
 from muster.agent.contracts import AgentError, StreamTarget
 from muster.agent.streaming_line import CHUNK_BYTES, Pace
+
+log = logging.getLogger(__name__)
 
 Dial = Callable[[StreamTarget, int], Awaitable[socket.socket]]
 
@@ -149,6 +152,9 @@ class Forwards:
     async def _serve(self, port: int, inbox: Inbox, reply: Reply) -> None:
         try:
             why = await self._carry(port, inbox, reply)
+        except Exception:  # the root of a connection: the peer would wait for it
+            log.exception("a connection to port %d of %s/%s failed", port, self._target.namespace, self._target.pod)
+            why = "a fault of the agent; its log says more"
         finally:
             inbox.discard()
         if why:

@@ -178,15 +178,18 @@ class SpdyPorts:
         """Pairs whose other half has never come."""
         before = asyncio.get_running_loop().time() - self._pace.pair_s
         for pair in [pair for pair in self._halves.values() if pair.at < before]:
-            await self._cut(pair, 0)
+            self._drop(pair)
             await self.send(FrameWriter.reset(pair.data or pair.error, CANCEL))
 
-    async def _cut(self, pair: _Pair, stream: int) -> None:
-        """The peer wants no more of it: `stream` is the one that it has ended, which hears nothing more."""
+    def _drop(self, pair: _Pair) -> None:
         if pair.task is not None:
             pair.task.cancel()
         pair.inbox.discard()
         self.forget(pair)
+
+    async def _cut(self, pair: _Pair, stream: int) -> None:
+        """The peer wants no more of it: `stream` is the one that it has ended, which hears nothing more."""
+        self._drop(pair)
         if pair.error and stream == pair.data:
             await self.send(FrameWriter.data(pair.error, b"", is_last=True))
         elif pair.data and stream == pair.error:

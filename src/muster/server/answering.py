@@ -188,6 +188,8 @@ class Answering:
         connection, cycle = scope["muster.connection"], scope["muster.cycle"]
         if not connection.is_upgrade(cycle):
             raise BadRequest("Upgrade request required")
+        if self.is_stopping:  # nobody would close it any more while it waits for the agent
+            raise ServiceUnavailable("the server is stopping; connect again", retry_after_s=1)
         self._streams[tunnel] = exchange.user
         try:
             far = await self._dial(scope, receive, tunnel)

@@ -126,6 +126,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self.parser = None  # type: ignore[assignment]  # as when the connection is lost
         self._after_http = asyncio.StreamReader(limit=_AHEAD_BYTES, loop=self.loop)
         self._after_http.set_transport(self.transport)
+        # From here on the reader alone pauses: whoever went on for the sake of requests would undo that, and it not know.
+        self.flow.resume_reading()
         self._after_http.feed_data(rest)
 
     # --- the parser's callbacks
@@ -256,7 +258,6 @@ class BoundedProtocol(HttpToolsProtocol):
         assert self._after_http is not None
         cycle.response_started = True
         tcp.keep_alive(self.transport)
-        self.flow.resume_reading()
         self.hand_on(head)
         return self._after_http
 

@@ -21,7 +21,7 @@ import os
 import ssl
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.routing import BaseRoute
 
@@ -249,31 +249,19 @@ class Server:
             entropy=self._entropy,
         )
 
-    def _node_logs(self) -> Handler:
-        logs: Late[NodeLogs] = Late(
-            "muster.server.kubelet_proxy",
-            lambda module: module.NodeLogs(
-                module.NodeAgents(self.store, self.pki, self.memory.nodes), limits=self.config.limits, metrics=self.metrics
-            ),
-        )
-        self._undo.push_async_callback(logs.close)
+    def _asking_agents(self, module: str, handler: str) -> Handler:
+        """What asks the agents of nodes; imported with the first request for it."""
+
+        def make(found: Any) -> NodeLogs | NodeStreams:
+            agents = found.NodeAgents(self.store, self.pki, self.memory.nodes)
+            made: NodeLogs | NodeStreams = getattr(found, handler)(agents, limits=self.config.limits, metrics=self.metrics)
+            return made
+
+        late = Late(module, make)
+        self._undo.push_async_callback(late.close)
 
         async def answer(request: Request) -> Answer:
-            return await (await logs.get())(request)
-
-        return answer
-
-    def _node_streams(self) -> Handler:
-        streams: Late[NodeStreams] = Late(
-            "muster.server.node_streams",
-            lambda module: module.NodeStreams(
-                module.NodeAgents(self.store, self.pki, self.memory.nodes), limits=self.config.limits, metrics=self.metrics
-            ),
-        )
-        self._undo.push_async_callback(streams.close)
-
-        async def answer(request: Request) -> Answer:
-            return await (await streams.get())(request)
+            return await (await late.get())(request)
 
         return answer
 
@@ -298,8 +286,8 @@ class Server:
             limits=config.limits,
             entropy=self._entropy,
         ).register()
-        self.handlers.subresources[("", "pods", "log")] = self._node_logs()
-        streams = self._node_streams()
+        self.handlers.subresources[("", "pods", "log")] = self._asking_agents("muster.server.kubelet_proxy", "NodeLogs")
+        streams = self._asking_agents("muster.server.node_streams", "NodeStreams")
         for name in ("exec", "portforward"):
             self.handlers.subresources[("", "pods", name)] = streams
         routes = Routes(self.store, self.metrics, lambda: self.address)

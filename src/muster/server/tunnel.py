@@ -88,8 +88,8 @@ class Tunnel:
         """After `dial`. `turn` is awaited for each piece, so that others have theirs."""
         assert self._far is not None
         self._passed_s = asyncio.get_running_loop().time()
-        up = asyncio.ensure_future(self._up(incoming, self._far.writer, turn))
         ends = [
+            asyncio.ensure_future(self._up(incoming, self._far.writer, turn)),
             asyncio.ensure_future(self._down(self._far.reader, near, turn)),
             asyncio.ensure_future(self._silent(near)),
             asyncio.ensure_future(self._over.wait()),
@@ -99,7 +99,7 @@ class Tunnel:
             for task in done:
                 task.result()
         finally:
-            await _ended(up, *ends)
+            await _ended(*ends)
 
     def end(self) -> None:
         """Close what is open on the agent's side; what was written to it goes out first. May be repeated."""
@@ -113,14 +113,15 @@ class Tunnel:
     async def _up(
         self, incoming: asyncio.StreamReader, writer: asyncio.StreamWriter, turn: Callable[[], Awaitable[None]]
     ) -> None:
-        """From the client. An agent that takes nothing more may still have said why: then the other direction ends."""
+        """From the client, until it ends. An agent that takes nothing more may still have said why: then the others end it."""
         with contextlib.suppress(OSError):
             while data := await incoming.read(_PIECE_BYTES):
                 self._passed_s = asyncio.get_running_loop().time()
                 writer.write(data)
                 await writer.drain()
                 await turn()
-            self.close()
+            return
+        await self._over.wait()
 
     async def _down(self, reader: asyncio.StreamReader, near: Near, turn: Callable[[], Awaitable[None]]) -> None:
         with contextlib.suppress(OSError):

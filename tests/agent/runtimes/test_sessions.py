@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import resource
 import signal
+import socket
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -393,6 +395,20 @@ async def test_no_room_for_more_descriptors(place: Place) -> None:
     assert e.value.reason == "ExecFailed"
     await gone(lambda: processes(mark))
     assert descriptors() <= before
+
+
+async def test_no_room_for_a_socket(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asked is told, also of a port."""
+
+    def none(*_: object) -> object:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    for asked in (place.runtime.open_exec(place.ref, ExecWant(argv=("true",))), place.shims.sessions.dial("", 1)):
+        with monkeypatch.context() as patched:
+            patched.setattr(socket, "socketpair", none)
+            with pytest.raises(AgentError, match="Too many open files") as e:
+                await asked
+        assert e.value.reason == "ExecFailed"
 
 
 async def test_its_holder_is_killed(place: Place) -> None:

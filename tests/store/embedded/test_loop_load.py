@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from muster.store.embedded import loop_load
+from muster.store.embedded.committer import GATHER_MAX_S, ThreadCommitter
 from muster.store.embedded.loop_load import FULL, LOOK_EVERY_S, SPARE, LoopLoad
+from tests.store.embedded.support import open_store
 
 
 class Clocks:
@@ -43,6 +46,16 @@ def test_the_busier_the_longer(clocks: Clocks, busy: float, gather_s: float) -> 
     load = LoopLoad()
     clocks.pass_by(2 * LOOK_EVERY_S, busy)
     assert load.stretched(2.0, 10.0) == pytest.approx(gather_s)
+
+
+async def test_a_store_on_disk_gathers_writes_by_it(clocks: Clocks, tmp_path: Path) -> None:
+    store = await open_store(tmp_path / "store")
+    committer = store._core.committer
+    assert isinstance(committer, ThreadCommitter)
+    for busy, gather_s in ((SPARE, 0.0), (FULL, GATHER_MAX_S)):
+        clocks.pass_by(2 * LOOK_EVERY_S, busy)
+        assert committer._gather_s() == pytest.approx(gather_s)
+    await store.close()
 
 
 def test_a_moment_says_nothing(clocks: Clocks) -> None:

@@ -371,8 +371,11 @@ class Shims:
 
     async def _begin_child(self) -> socket.socket:
         """A child of the zygote reads its request from, and answers on, a socket of its own: this is the other end of it."""
-        channel = await self._ensure_zygote()
-        mine, theirs = socket.socketpair()
+        try:
+            channel = await self._ensure_zygote()
+            mine, theirs = socket.socketpair()
+        except OSError as e:
+            raise AgentError("ExecFailed", f"no process can be begun for it: {e.strerror or e}") from e
         with theirs:
             try:
                 await self._send(channel, {"id": -1}, [theirs.fileno()])
