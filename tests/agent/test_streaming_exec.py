@@ -22,6 +22,7 @@ from aiohttp import WSMsgType
 from muster.agent import streaming, streaming_pipes
 from muster.agent.contracts import AgentError, ExecWant, StreamTarget
 from muster.agent.streaming_line import MESSAGE_BYTES_MAX, Pace
+from muster.server.config import ServerLimits
 from tests.agent.streaming_rig import EXEC, StreamRig, running_rig
 from tests.waiting import until
 
@@ -152,6 +153,11 @@ async def test_text_messages_are_bytes_as_well(rig: StreamRig) -> None:
     client = await rig.connect(EXEC, shell("head -n1", "input output"), V4)
     await client.send_str("\x00as a Python client sends it\n")
     assert (await Heard.all_of(client)).out == b"as a Python client sends it\n"
+
+
+async def test_a_command_as_long_as_the_api_server_takes_it(rig: StreamRig) -> None:
+    word = "é" * (ServerLimits().query_bytes_max // 2)  # six bytes each, when it is written into a query
+    assert (await heard(rig, words("printf", "%s", word))).out == word.encode()
 
 
 async def test_megabytes_there_and_back(rig: StreamRig) -> None:
