@@ -12,7 +12,7 @@ import struct
 import termios
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -21,7 +21,7 @@ from aiohttp import WSMsgType
 
 from muster.agent import streaming, streaming_pipes
 from muster.agent.contracts import AgentError, ExecWant, StreamTarget
-from muster.agent.streaming_line import MESSAGE_BYTES_MAX, Pace
+from muster.agent.streaming_line import MESSAGE_BYTES_MAX, Line, Pace
 from muster.server.config import ServerLimits
 from tests.agent.streaming_rig import EXEC, StreamRig, running_rig
 from tests.waiting import until
@@ -310,6 +310,29 @@ async def test_a_client_whose_input_is_stuck_is_not_gone(tmp_path: Path) -> None
         while (message := await client.receive()).type is not WSMsgType.BINARY:
             assert message.type is WSMsgType.PING
         assert message.data == b"\x01%d\n" % (4 * 2**20)
+
+
+async def test_others_have_their_turn_between_messages_that_are_there_already() -> None:
+    """Tens of thousands of small ones come in one read, and receiving them waits for nothing."""
+
+    class Full:
+        async def receive(self) -> aiohttp.WSMessage:
+            return aiohttp.WSMessage(WSMsgType.BINARY, b"\x09", "")
+
+    others, line = 0, Line(Pace(), V5)
+    line.socket = cast(Any, Full())
+
+    async def turns() -> None:
+        nonlocal others
+        while True:
+            others += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(turns())
+    for _ in range(100):
+        assert await line.receive() == b"\x09"
+    assert others >= 100
+    task.cancel()
 
 
 async def test_a_message_that_is_too_big(rig: StreamRig) -> None:

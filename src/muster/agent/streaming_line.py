@@ -93,6 +93,7 @@ class Line:
         """The next message; None when the peer has closed."""
         while True:
             message = await self._next()
+            await asyncio.sleep(0)  # others have their turn: a message takes seven bytes, and tens of thousands may be here
             if message.type in (WSMsgType.BINARY, WSMsgType.TEXT):
                 data: bytes = message.data
                 return data
