@@ -295,6 +295,18 @@ async def test_a_client_that_answers_no_heartbeat_is_gone(tmp_path: Path) -> Non
         await rig.all_closed(1)
 
 
+async def test_a_client_that_only_answers_heartbeats_has_forgotten_its_command(tmp_path: Path) -> None:
+    async with running_rig(tmp_path, Pace(heartbeat_s=0.05, idle_s=0.4)) as rig:
+        client = await rig.connect(EXEC, words("cat", streams="input output"), V4)
+        assert await client.receive_bytes() == b"\x01"
+        for _ in range(10):
+            await asyncio.sleep(0.1)
+            await client.send_bytes(b"\x00word")
+            assert await client.receive_bytes() == b"\x01word", "who uses it keeps it"
+        assert (await client.receive()).type in (WSMsgType.CLOSE, WSMsgType.CLOSED, WSMsgType.ERROR)
+        await rig.all_closed(1)
+
+
 async def test_a_client_whose_input_is_stuck_is_not_gone(tmp_path: Path) -> None:
     """It can't be heard while nobody reads what it sends."""
     async with running_rig(tmp_path, Pace(heartbeat_s=0.02, silence_s=0.5)) as rig:
