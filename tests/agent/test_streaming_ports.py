@@ -44,7 +44,8 @@ async def serving(serve: Serve) -> AsyncIterator[int]:
         tasks.add(task)
         try:
             with contextlib.suppress(OSError, asyncio.CancelledError):
-                await serve(reader, writer)
+                if server.is_serving():  # a connection may be taken just before the end, and be heard of after it
+                    await serve(reader, writer)
         finally:
             writer.close()
             tasks.discard(task)
