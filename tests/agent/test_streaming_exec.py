@@ -12,7 +12,7 @@ import struct
 import termios
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -21,7 +21,8 @@ from aiohttp import WSMsgType
 
 from muster.agent import streaming, streaming_pipes
 from muster.agent.contracts import AgentError, ExecWant, StreamTarget
-from muster.agent.streaming_line import MESSAGE_BYTES_MAX, Pace
+from muster.agent.streaming_line import MESSAGE_BYTES_MAX, Line, Pace
+from muster.server.config import ServerLimits
 from tests.agent.streaming_rig import EXEC, UPGRADE, StreamRig, running_rig
 from tests.waiting import until
 
@@ -152,6 +153,11 @@ async def test_text_messages_are_bytes_as_well(rig: StreamRig) -> None:
     client = await rig.connect(EXEC, shell("head -n1", "input output"), V4)
     await client.send_str("\x00as a Python client sends it\n")
     assert (await Heard.all_of(client)).out == b"as a Python client sends it\n"
+
+
+async def test_a_command_as_long_as_the_api_server_takes_it(rig: StreamRig) -> None:
+    word = "é" * (ServerLimits().query_bytes_max // 2)  # six bytes each, when it is written into a query
+    assert (await heard(rig, words("printf", "%s", word))).out == word.encode()
 
 
 async def test_megabytes_there_and_back(rig: StreamRig) -> None:
@@ -289,21 +295,56 @@ async def test_a_client_that_answers_no_heartbeat_is_gone(tmp_path: Path) -> Non
         await rig.all_closed(1)
 
 
+async def test_a_client_that_only_answers_heartbeats_has_forgotten_its_command(tmp_path: Path) -> None:
+    async with running_rig(tmp_path, Pace(heartbeat_s=0.05, idle_s=0.4)) as rig:
+        client = await rig.connect(EXEC, words("cat", streams="input output"), V4)
+        assert await client.receive_bytes() == b"\x01"
+        for _ in range(10):
+            await asyncio.sleep(0.1)
+            await client.send_bytes(b"\x00word")
+            assert await client.receive_bytes() == b"\x01word", "who uses it keeps it"
+        assert (await client.receive()).type in (WSMsgType.CLOSE, WSMsgType.CLOSED, WSMsgType.ERROR)
+        await rig.all_closed(1)
+
+
 async def test_a_client_whose_input_is_stuck_is_not_gone(tmp_path: Path) -> None:
     """It can't be heard while nobody reads what it sends."""
-    async with running_rig(tmp_path, Pace(heartbeat_s=0.02, silence_s=0.05)) as rig:
+    async with running_rig(tmp_path, Pace(heartbeat_s=0.02, silence_s=0.5)) as rig:
         gate = tmp_path / "gate"
         client = await rig.connect(EXEC, shell(f"{waits_for(gate)}; wc -c", "input output"), V5, autoping=False)
         for _ in range(4):
             await client.send_bytes(b"\x00" + bytes(2**20))
         await client.send_bytes(b"\xff\x00")
         assert await client.receive_bytes() == b"\x01"
-        for _ in range(20):
+        for _ in range(40):
             assert (await client.receive()).type is WSMsgType.PING
         gate.touch()
         while (message := await client.receive()).type is not WSMsgType.BINARY:
             assert message.type is WSMsgType.PING
         assert message.data == b"\x01%d\n" % (4 * 2**20)
+
+
+async def test_others_have_their_turn_between_messages_that_are_there_already() -> None:
+    """Tens of thousands of small ones come in one read, and receiving them waits for nothing."""
+
+    class Full:
+        async def receive(self) -> aiohttp.WSMessage:
+            return aiohttp.WSMessage(WSMsgType.BINARY, b"\x09", "")
+
+    others, line = 0, Line(Pace(), V5)
+    line.socket = cast(Any, Full())
+
+    async def turns() -> None:
+        nonlocal others
+        while True:
+            others += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(turns())
+    for _ in range(100):
+        assert await line.receive() == b"\x09"
+    assert others >= 100
+    task.cancel()
 
 
 async def test_a_message_that_is_too_big(rig: StreamRig) -> None:

@@ -420,6 +420,23 @@ async def test_a_half_that_stays_alone_is_forgotten(tmp_path: Path, kind: str) -
         await talk.client.close()
 
 
+async def test_a_client_that_only_pings_has_forgotten_its_ports(tmp_path: Path) -> None:
+    """kubectl does so every few seconds, for as long as it runs."""
+    async with running_rig(tmp_path, Pace(heartbeat_s=0.05, idle_s=0.3)) as rig:
+        talk = await Spoken.to(rig)
+
+        async def pings() -> None:
+            while not talk.client.closed:
+                await talk.say(ping(1))
+                await asyncio.sleep(0.05)
+
+        pinging = asyncio.create_task(pings())
+        while (await talk.client.receive()).type is aiohttp.WSMsgType.BINARY:
+            pass
+        pinging.cancel()
+        await asyncio.gather(pinging, return_exceptions=True)
+
+
 async def test_no_streams_after_a_goodbye(rig: StreamRig) -> None:
     talk = await Spoken.to(rig)
     await talk.say(leave(), talk.spdy.pair(1, 80))

@@ -40,6 +40,8 @@ STREAMS_MAX: Final = 200
 STOP_S: Final = 2.0
 IDLE_S: Final = 30.0
 """So long a connection is kept for a further request."""
+REQUEST_LINE_BYTES_MAX: Final = 64 * 1024
+"""A command stands in it, and the API server takes queries of 16 KiB, in which it may write a byte of a client as three."""
 _NOT_SERVED: Final = ("attach", "run", "cri")
 
 
@@ -88,7 +90,12 @@ class Endpoint:
             app.router.add_route("*", f"/{word}/{{rest:.*}}", self._not_served)
         # Without cancellation a follower of a silent container would be kept for ever after its reader has gone.
         runner = web.AppRunner(
-            app, access_log=None, handler_cancellation=True, shutdown_timeout=STOP_S, keepalive_timeout=IDLE_S
+            app,
+            access_log=None,
+            handler_cancellation=True,
+            shutdown_timeout=STOP_S,
+            keepalive_timeout=IDLE_S,
+            max_line_size=REQUEST_LINE_BYTES_MAX,
         )
         await runner.setup()
         assert runner.server is not None

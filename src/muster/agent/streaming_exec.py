@@ -42,6 +42,7 @@ class ExecStream:
         while (message := await self._line.receive()) is not None:
             if (part := self._codec.unpack(message)) is None:
                 continue
+            self._line.used()
             channel, data = part
             if channel == STDIN and self._ask.want.has_stdin:
                 if data:
@@ -87,6 +88,7 @@ class ExecStream:
     async def _pump(self, source: Source, channel: int, is_wanted: bool) -> None:
         while data := await source.read():
             if is_wanted:
+                self._line.used()
                 await self._line.send(self._codec.pack(channel, data))
             await asyncio.sleep(0)  # others have their turn, however fast it prints
 

@@ -5,7 +5,8 @@ Only `keep` writes to the socket, so that whoever else is cancelled cuts no mess
 `send` waits; where nobody calls `receive`, the peer's bytes stay in the kernel.
 
 A peer that says nothing for `silence_s`, not even an answer to a heartbeat, is gone. Time in which it has not yet taken what
-was sent, or in which nobody here listens, does not count: then it need not have heard, or can't be heard.
+was sent, or in which nobody here listens, does not count: then it need not have heard, or can't be heard. And one that is there
+and does nothing with the connection for `idle_s` has forgotten it; what is done with it is said by `used`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
     heartbeat_s: float = 30.0
     silence_s: float = 120.0
+    idle_s: float = 4 * 3600.0
+    """Without a byte in either direction, however lively the heartbeats of both sides: as long as kubelets wait."""
     close_s: float = 5.0
     """For the peer's answer to our goodbye."""
     left_over_s: float = 0.5
@@ -69,6 +72,7 @@ class Line:
         self._is_listening = False
         self._request: web.Request | None = None
         self._heard_at = 0.0
+        self._used_at = 0.0
         self.has_goodbye = False
         """The peer has closed in order: what it sent before is all that it wanted to send."""
 
@@ -76,7 +80,11 @@ class Line:
         """ConnectionError when it is gone already."""
         self._request = request
         await self.socket.prepare(request)
-        self._heard_at = asyncio.get_running_loop().time()
+        self._heard_at = self._used_at = asyncio.get_running_loop().time()
+
+    def used(self) -> None:
+        """Something other than a heartbeat has come from the peer, or goes to it."""
+        self._used_at = asyncio.get_running_loop().time()
 
     async def send(self, message: bytes) -> None:
         """Dropped when nobody is there any more."""
@@ -93,6 +101,7 @@ class Line:
         """The next message; None when the peer has closed."""
         while True:
             message = await self._next()
+            await asyncio.sleep(0)  # others have their turn: a message takes seven bytes, and tens of thousands may be here
             if message.type in (WSMsgType.BINARY, WSMsgType.TEXT):
                 data: bytes = message.data
                 return data
@@ -143,6 +152,8 @@ class Line:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._pace.heartbeat_s)
+            if loop.time() - self._used_at > self._pace.idle_s:
+                raise Gone(f"nothing has passed for {self._pace.idle_s:g} s")
             if self._outbox:
                 self._heard_at = loop.time()
                 continue

@@ -29,6 +29,7 @@ class _Port:
             await self._line.send(self._codec.pack(channel, port.to_bytes(2, "little")))
 
     async def send(self, data: bytes) -> None:
+        self._line.used()
         await self._line.send(self._codec.pack(self._data, data))
 
     async def fail(self, sentence: str) -> None:
@@ -59,6 +60,7 @@ class ChannelPorts:
         while (message := await self._line.receive()) is not None:
             part = self._codec.unpack(message)
             if part is not None and part[0] % 2 == 0 and part[0] // 2 < len(self._inboxes):
+                self._line.used()
                 self._inboxes[part[0] // 2].put(part[1])
                 await self._forwards.unread.room()
         for inbox in self._inboxes:

@@ -55,6 +55,7 @@ class _Pair:
         self._ports = ports
 
     async def send(self, data: bytes) -> None:
+        self._ports.used()
         await self._ports.send(FrameWriter.data(self.data, data))
 
     async def end(self, is_whole: bool) -> None:
@@ -91,6 +92,9 @@ class SpdyPorts:
         """Until the peer has gone: Gone, ConnectionError, or in order."""
         await until_first(self._line.keep(), self._listen())
 
+    def used(self) -> None:
+        self._line.used()
+
     async def send(self, frame: bytes) -> None:
         await self._line.send(frame)
 
@@ -116,10 +120,12 @@ class SpdyPorts:
     async def _act(self, event: Event) -> None:
         match event:
             case Opened():
+                self.used()
                 await self._open(event)
             case Data(stream, data, is_last):
                 pair = self._streams.get(stream)
                 if pair is not None and stream == pair.data:
+                    self.used()
                     pair.inbox.put(data)
                     if is_last:
                         pair.inbox.end()

@@ -110,8 +110,8 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     node_connect_timeout_s: float = 5.0
     """How long an agent has to take a connection."""
     node_silence_timeout_s: float = 4 * 3600.0
-    """A log that is followed, and in which nothing happens for so long, ends. So does a connection into a pod through which
-    nothing passes; but agents send heartbeats, so one that is merely idle stays as long as both sides are there."""
+    """A log that is followed, or a connection into a pod, in which nothing happens for so long, ends; as with kubelets. In a
+    connection heartbeats pass, which are not told from other bytes here: the agent tells them, and ends it after 4 hours."""
 
     # --- admission webhooks
     webhook_calls_at_once_max: int = 32
