@@ -6,7 +6,8 @@ request, or a deletion and then a creation; both count acts, so that 70 % of the
 request: the first of an act from when it was due, the next from when it could be sent.
 
 Several service accounts with the role `edit` take turns, as users do: an administrator's requests would pass by the queue in
-which everybody else's stand.
+which everybody else's stand. Answers are taken as they come, compressed ones too, and not decoded: what the load did for
+itself would be done while the next answers wait, and be counted as theirs.
 
 One event loop; the load has its own objects, as many in the end as in the beginning.
 """
@@ -14,17 +15,20 @@ One event loop; the load has its own objects, as many in the end as in the begin
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import random
+import ssl
+import time
 from array import array
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
-from json import loads
 from typing import Any
+from urllib.parse import urlsplit
 
-import aiohttp
+import msgspec
 
+from muster.bench.http_client import Connection, LoadError
 from tests.counts import SOAK
 
 NAMESPACE = "load"
@@ -38,6 +42,10 @@ which the machine does half of what it did: the tail tells of it, and whether th
 ANSWER_TIMEOUT_S = 60.0
 ACCOUNTS = 8
 TOKEN_LIFETIME_S = 3 * 3600
+_now = time.monotonic
+"""Not the loop's: uvloop's tells whole milliseconds, as they were when the turn of the loop began."""
+_FAULT = b'{"type":"ERROR"'
+"""How an event begins with which a watch ends."""
 Act = Callable[[], Awaitable[Any]]
 _SHARES = {"get": 40, "patch": 20, "update": 10, "renew": 15, "page": 5, "list": 1, "apply": 9}
 
@@ -56,23 +64,57 @@ def pod(name: str, number: int) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec}
 
 
+class _Connections:
+    """Kept ones, so many at the most: who finds none free waits in line."""
+
+    def __init__(self, url: str, tls: ssl.SSLContext, number: int) -> None:
+        self._where, self._tls = urlsplit(url), tls
+        self._free: asyncio.Queue[Connection | None] = asyncio.Queue()
+        for _ in range(number):
+            self._free.put_nowait(None)
+
+    async def open(self) -> Connection:
+        return await Connection.open(str(self._where.hostname), self._where.port or 443, self._tls)
+
+    @contextlib.asynccontextmanager
+    async def one(self) -> AsyncIterator[Connection]:
+        connection = await self._free.get()
+        kept = None
+        try:
+            if connection is None or connection.is_closed:
+                connection = await self.open()
+            yield connection
+            kept = connection
+        except LoadError as error:
+            kept = connection if error.code else None  # a refusal is an answer, too
+            raise
+        finally:
+            if connection is not None and kept is None:
+                connection.close()
+            self._free.put_nowait(kept)
+
+    def close(self) -> None:
+        while not self._free.empty():
+            if (connection := self._free.get_nowait()) is not None:
+                connection.close()
+
+
 class Load:
-    def __init__(self, session: aiohttp.ClientSession, url: str, seed: int = 7) -> None:
-        self._session, self._url = session, url
+    def __init__(self, url: str, tls: ssl.SSLContext, token: str, *, connections: int, seed: int = 7) -> None:
+        """`token` is that of somebody who may do anything; the load itself is not."""
+        self._connections = _Connections(url, tls, connections)
         self._random = random.Random(seed)
         self._number = itertools.count(1)
         self._renewed: set[int] = set()
         """Pods that are being deleted and created again: others leave them alone."""
-        self._accounts: Iterator[dict[str, str]] = itertools.repeat({})
+        self._accounts: Iterator[str] = itertools.repeat(_login(token))
         """What the next act, or watch, logs in with."""
         self.latencies_s = array("d")
         """Of each request of `at`. For whoever looks to take away."""
         self.acts = 0
-        self.codes: Counter[int] = Counter()
         self.wrong: list[str] = []
 
     async def prepare(self) -> None:
-        """As whoever the session is, who may do anything; the load itself is not."""
         core, rbac = f"/api/v1/namespaces/{NAMESPACE}", f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}"
         await self._call("POST", "/api/v1/namespaces", json={"metadata": {"name": NAMESPACE}})
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"}
@@ -83,8 +125,8 @@ class Load:
         for account in accounts:
             await self._call("POST", f"{core}/serviceaccounts", json={"metadata": {"name": account["name"]}})
             asked = {"spec": {"expirationSeconds": TOKEN_LIFETIME_S}}
-            made = loads(await self._call("POST", f"{core}/serviceaccounts/{account['name']}/token", json=asked))
-            logins.append({"authorization": f"Bearer {made['status']['token']}"})
+            made = msgspec.json.decode(await self._call("POST", f"{core}/serviceaccounts/{account['name']}/token", json=asked))
+            logins.append(_login(made["status"]["token"]))
         self._accounts = itertools.cycle(logins)
         for number in range(OBJECTS):
             await self._call("POST", PODS, json=pod(f"pod-{number}", number))
@@ -92,12 +134,11 @@ class Load:
 
     async def as_fast_as_possible(self, seconds: float, clients: int) -> float:
         """Acts a second."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + seconds
+        end = _now() + seconds
         before = self.acts
 
         async def client() -> None:
-            while loop.time() < end:
+            while _now() < end:
                 await self._one(None)()
                 self.acts += 1
 
@@ -106,15 +147,14 @@ class Load:
 
     async def at(self, per_s: float, seconds: float, every_s: float, look: Callable[[], None]) -> None:
         """So many a second for so long; `look` is called every so often."""
-        loop = asyncio.get_running_loop()
-        begin = loop.time()
+        begin = _now()
         pending: set[asyncio.Task[None]] = set()
         next_look = begin
         for number in range(int(per_s * seconds)):
             due = begin + number / per_s
-            if due > loop.time():
-                await asyncio.sleep(due - loop.time())
-            if loop.time() >= next_look:
+            if (early_s := due - _now()) > 0:
+                await asyncio.sleep(early_s)
+            if _now() >= next_look:
                 look()
                 next_look += every_s
             if len(pending) >= IN_FLIGHT_MAX:
@@ -128,18 +168,39 @@ class Load:
 
     async def watch(self, path: str, started: asyncio.Event) -> int:
         """Reads a watch until it is cancelled; how many events came."""
-        seen = 0
-        timeout, headers = aiohttp.ClientTimeout(total=None), next(self._accounts)
+        seen, tail = 0, b""
+        ended = asyncio.Event()
+
+        def take(piece: bytes) -> None:
+            nonlocal seen, tail
+            if not piece:
+                ended.set()
+                return
+            seen += piece.count(b"\n")
+            if _FAULT in tail + piece:
+                self.wrong.append(f"watch of {path}: {piece[:300]!r}")
+            tail = piece[-len(_FAULT) :]
+
+        login = next(self._accounts)
         try:
             while True:
-                async with self._session.get(f"{self._url}{path}?watch=true", timeout=timeout, headers=headers) as answer:
+                ended.clear()
+                connection = await self._connections.open()
+                try:
+                    await connection.stream(f"{path}?watch=true", take, headers=login)
                     started.set()
-                    async for line in answer.content:
-                        seen += 1
-                        if line.startswith(b'{"type":"ERROR"'):
-                            self.wrong.append(f"watch of {path}: {line[:300]!r}")
+                    await ended.wait()
+                finally:
+                    connection.close()
+        except LoadError as error:
+            self.wrong.append(f"watch of {path}: {error}")
+            started.set()
+            return seen
         except asyncio.CancelledError:
             return seen
+
+    def close(self) -> None:
+        self._connections.close()
 
     # -- one request -----------------------------------------------------------------------------------------------------------
 
@@ -151,7 +212,7 @@ class Load:
         """What is done next, chosen in order, so that the seed gives the load. `due`: when, if requests are to be timed."""
         kind = self._random.choices(list(_SHARES), list(_SHARES.values()))[0]
         number, count = self._random.randrange(OBJECTS), next(self._number)
-        one = partial(self._call, headers=next(self._accounts), due=due)
+        one = partial(self._call, login=next(self._accounts), due=due)
         name = f"pod-{number}"
         match kind:
             case "get":
@@ -192,28 +253,28 @@ class Load:
         *,
         json: Any = None,
         media: str = "application/json",
-        headers: Mapping[str, str] | None = None,
+        login: str = "",
         due: float | None = None,
         is_second: bool = False,
         absent: bool = False,
     ) -> bytes:
         """`is_second`: of an act, so it could not be sent when the act was due. `absent`: the object may be away just now."""
-        loop = asyncio.get_running_loop()
-        since = loop.time() if is_second or due is None else due
+        now = _now()
+        since = now if is_second or due is None else min(due, now)
+        body = msgspec.json.encode(json) if json is not None else b""
+        answer = b""
         try:
-            async with (
-                asyncio.timeout(ANSWER_TIMEOUT_S),
-                self._session.request(
-                    method, self._url + path, json=json, headers={**(headers or {}), "content-type": media}
-                ) as answer,
-            ):
-                body = await answer.read()
-        except (TimeoutError, aiohttp.ClientError, ConnectionError) as error:
-            self.wrong.append(f"{method} {path}: {error!r}")
-            return b""
+            async with asyncio.timeout(ANSWER_TIMEOUT_S), self._connections.one() as connection:
+                answer = await connection.call(method, path, body, media, headers=login or next(self._accounts))
+        except (TimeoutError, OSError, LoadError) as error:
+            if not (absent and isinstance(error, LoadError) and error.code == 404):
+                self.wrong.append(f"{method} {path}: {error!r}")
+            if not isinstance(error, LoadError) or not error.code:
+                return b""
         if due is not None:
-            self.latencies_s.append(loop.time() - since)
-        self.codes[answer.status] += 1
-        if answer.status >= 400 and not (absent and answer.status == 404):
-            self.wrong.append(f"{method} {path}: {answer.status} {body[:300]!r}")
-        return body
+            self.latencies_s.append(_now() - since)
+        return answer
+
+
+def _login(token: str) -> str:
+    return f"authorization: Bearer {token}\r\naccept-encoding: gzip\r\n"

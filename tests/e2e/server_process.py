@@ -84,11 +84,13 @@ class ServerProcess:
             await end_everything(layout)
         return layouts
 
+    def tls(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=str(self.data_dir / "pki" / "ca.crt"))
+
     @contextlib.asynccontextmanager
     async def session(self, connections_max: int = 0, **options: Any) -> AsyncIterator[aiohttp.ClientSession]:
         """With as many connections as it likes, or so many."""
-        tls = ssl.create_default_context(cafile=str(self.data_dir / "pki" / "ca.crt"))
         headers = {"Authorization": f"Bearer {self.token}"}
-        connector = aiohttp.TCPConnector(ssl=tls, limit=connections_max)
+        connector = aiohttp.TCPConnector(ssl=self.tls(), limit=connections_max)
         async with aiohttp.ClientSession(connector=connector, headers=headers, **options) as session:
             yield session

@@ -13,6 +13,7 @@ other on one core, for minutes at a time, and what waits then waits for the load
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import math
 import os
@@ -65,8 +66,7 @@ async def _long_mixed_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         os.sched_setaffinity(0, cores[1:])
         tune_for_long_runs()  # a load that looks for cycles in its own memory is late
     try:
-        async with server.session(connections_max=CLIENTS + WATCHERS) as session:
-            load = Load(session, server.url)
+        with contextlib.closing(Load(server.url, server.tls(), server.token, connections=CLIENTS)) as load:
             await load.prepare()
             started = [asyncio.Event() for _ in range(WATCHERS)]
             paths = itertools.cycle((PODS, MAPS))

@@ -17,7 +17,11 @@ import httptools
 
 
 class LoadError(Exception):
-    """The server refused a request or went away."""
+    """The server refused a request, with `code`, or went away: 0."""
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class Connection(asyncio.Protocol):
@@ -42,22 +46,30 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    async def call(self, method: str, target: str, body: bytes = b"", content_type: str = "application/json") -> bytes:
-        """The body of a good answer. LoadError otherwise."""
+    @property
+    def is_closed(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    async def call(
+        self, method: str, target: str, body: bytes = b"", content_type: str = "application/json", *, headers: str = ""
+    ) -> bytes:
+        """The body of a good answer. LoadError otherwise. `headers`: further ones, as lines."""
         self._answer = asyncio.get_running_loop().create_future()
-        self._send(method, target, body, content_type)
+        self._send(method, target, body, content_type, headers)
         return await self._answer
 
-    async def stream(self, target: str, on_chunk: Callable[[bytes], None]) -> None:
-        """Until the headers of a good answer are there; then every piece of its body goes to `on_chunk`."""
+    async def stream(self, target: str, on_chunk: Callable[[bytes], None], *, headers: str = "") -> None:
+        """Until the headers of a good answer are there; then each piece of its body goes to `on_chunk`, and in the end an empty
+        one."""
         self._on_chunk = on_chunk
         self._opened = asyncio.get_running_loop().create_future()
-        self._send("GET", target, b"", "")
+        self._send("GET", target, b"", "", headers)
         await self._opened
 
-    def _send(self, method: str, target: str, body: bytes, content_type: str) -> None:
+    def _send(self, method: str, target: str, body: bytes, content_type: str, headers: str) -> None:
         assert self._transport is not None
         head = f"{method} {target} HTTP/1.1\r\nhost: {self._host}\r\naccept: application/json\r\nuser-agent: muster-bench/1\r\n"
+        head += headers
         if body:
             head += f"content-type: {content_type}\r\ncontent-length: {len(body)}\r\n"
         self._transport.write(head.encode() + b"\r\n" + body)
@@ -88,7 +100,7 @@ class Connection(asyncio.Protocol):
         content, self._chunks = b"".join(self._chunks), []
         self._parser = httptools.HttpResponseParser(self)
         if code >= 300:
-            self._fail(LoadError(f"HTTP {code}: {content[:300]!r}"))
+            self._fail(LoadError(f"HTTP {code}: {content[:300]!r}", code))
         elif self._answer is not None and not self._answer.done():
             self._answer.set_result(content)
         elif self._on_chunk is not None:
