@@ -23,6 +23,9 @@ from tests.agent.api_tunnel import POD, api_of
 from tests.agent.streaming_rig import StreamRig, running_rig
 from tests.server.running import KUBECTL
 
+ALONE = "127.0.0.77"
+"""kr8s looks for a free port and takes it later: here nobody else takes it in between."""
+
 
 class Cluster:
     def __init__(self, rig: StreamRig, url: str, home: Path) -> None:
@@ -226,8 +229,8 @@ async def test_kr8s(cluster: Cluster, echo: int, tmp_path: Path) -> None:
     pod = Pod(POD, api=api)
     done = await pod.exec(["sh", "-c", "echo out; echo err >&2"])
     assert (done.stdout, done.stderr, done.returncode) == (b"out\n", b"err\n", 0)
-    async with pod.portforward(echo, local_port="auto") as port:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with pod.portforward(echo, local_port="auto", address=ALONE) as port:
+        reader, writer = await asyncio.open_connection(ALONE, port)
         writer.write(b"through kr8s\n")
         assert await reader.readline() == b"through kr8s\n"
         writer.close()

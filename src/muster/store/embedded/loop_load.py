@@ -16,7 +16,7 @@ LOOK_EVERY_S: Final = 0.05
 """Shorter than it takes a line to form that anybody would notice, longer than a large list takes."""
 SPARE: Final = 0.5
 """Up to this part of the time, work is done as it comes."""
-FULL: Final = 0.8
+FULL: Final = 0.95
 """From this part on, it is gathered for as long as its owner allows."""
 
 
