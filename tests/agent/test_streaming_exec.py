@@ -308,7 +308,8 @@ async def test_a_client_that_only_answers_heartbeats_has_forgotten_its_command(t
 
 
 async def test_a_client_whose_input_is_stuck_is_not_gone(tmp_path: Path) -> None:
-    """It can't be heard while nobody reads what it sends."""
+    """It can't be heard while nobody reads what it sends, and is told that somebody is there: kubectl leaves after a minute in
+    which nothing answers its own heartbeats."""
     async with running_rig(tmp_path, Pace(heartbeat_s=0.02, silence_s=0.5)) as rig:
         gate = tmp_path / "gate"
         client = await rig.connect(EXEC, shell(f"{waits_for(gate)}; wc -c", "input output"), V5, autoping=False)
@@ -316,12 +317,33 @@ async def test_a_client_whose_input_is_stuck_is_not_gone(tmp_path: Path) -> None
             await client.send_bytes(b"\x00" + bytes(2**20))
         await client.send_bytes(b"\xff\x00")
         assert await client.receive_bytes() == b"\x01"
-        for _ in range(40):
-            assert (await client.receive()).type is WSMsgType.PING
+        types = [(await client.receive()).type for _ in range(40)]
+        assert set(types[-2:]) == set(types) == {WSMsgType.PING, WSMsgType.PONG}
         gate.touch()
         while (message := await client.receive()).type is not WSMsgType.BINARY:
-            assert message.type is WSMsgType.PING
+            assert message.type in (WSMsgType.PING, WSMsgType.PONG)
         assert message.data == b"\x01%d\n" % (4 * 2**20)
+
+
+async def test_a_client_that_reads_late_gets_everything_and_keeps_nothing_of_the_command(rig: StreamRig) -> None:
+    client = await rig.connect(EXEC, shell("head -c 1000000 /dev/zero; exit 3"), V4)
+    await rig.all_closed(1)
+    got = await Heard.all_of(client)
+    assert (got.out, got.status["reason"], got.close_code) == (bytes(1_000_000), "NonZeroExitCode", 1000)
+
+
+async def test_a_slow_client_is_waited_for_as_long_as_it_takes_what_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    line, left = Line(Pace(silence_s=0.01), V5), [9, 7, 3, 1, 1]
+    seen: list[int] = []
+
+    def unsent_bytes() -> int:
+        seen.append(left[len(seen)])
+        return seen[-1]
+
+    monkeypatch.setattr(line, "_unsent_bytes", unsent_bytes)
+    monkeypatch.setattr(line, "abort", lambda: seen.append(0))
+    await line._lose_patience()
+    assert seen == [*left, 0], "it is cut when it has taken nothing for once"
 
 
 async def test_others_have_their_turn_between_messages_that_are_there_already() -> None:

@@ -432,6 +432,40 @@ async def test_a_token_that_is_remembered_ends_with_its_key(issuer: OidcIssuer) 
             await tokens.identity(only)
 
 
+async def test_a_key_that_is_withdrawn_while_no_token_comes_ends_too(issuer: OidcIssuer) -> None:
+    """The next token may be that of whoever stole the key: it must not be the one that has the keys looked at."""
+    clock = Clock()
+    async with _tokens(_trusting(issuer), clock=clock) as tokens:
+        stolen = issuer.keys[0]
+        await tokens.identity(issuer.token())
+        issuer.keys = [SigningKey("k2", "ES256")]
+        tokens.refresh_aged()
+        keys = tokens._issuers[issuer.url][1]
+        assert not keys.is_fetching, "they are young"
+        clock.now += oidc_keys.KEYS_AGE_MAX_S
+        tokens.refresh_aged()
+        assert keys._task is not None
+        await keys._task
+        with pytest.raises(TokenRefused, match="'k1'"):
+            await tokens.identity(issuer.token(stolen, exp=clock.now + 60))
+
+
+async def test_an_issuer_that_does_not_answer_is_left_alone_for_a_while(issuer: OidcIssuer) -> None:
+    clock = Clock()
+    issuer.stop()
+    try:
+        async with _tokens(_trusting(issuer), clock=clock) as tokens:
+            keys = tokens._issuers[issuer.url][1]
+            for passed_s, fetches in ((0.0, 1), (oidc_keys.AGED_SPACING_S - 1, 1), (1.0, 2)):
+                clock.now += passed_s
+                tokens.refresh_aged()
+                if keys._task is not None:
+                    await keys._task
+                assert keys.fetches == fetches
+    finally:
+        issuer.start()
+
+
 async def test_an_issuer_that_withdraws_all_of_its_keys(issuer: OidcIssuer) -> None:
     clock = Clock()
     async with _tokens(_trusting(issuer), clock=clock) as tokens:
@@ -485,10 +519,11 @@ async def test_an_issuer_that_was_away_at_first(issuer: OidcIssuer) -> None:
         ("/keys", 302, b"", "answered 302"),
         ("/keys", 200, b"x" * (oidc_keys.DOCUMENT_BYTES_MAX + 1), "more than"),
         ("/keys", 200, b"[" * 100_000, "no JSON"),
+        ("/keys", 200, b'{"keys":[],"x":[' + b"1e308," * 1000 + b"1]}", "numbers like 1e308"),
         ("/keys", 200, b'{"keys":7}', "no list of keys"),
         ("/keys", 200, b'{"keys":[{"kty":"oct","k":"AAAA"}]}', "none of the 1 keys"),
     ],
-    ids=["error", "HTML", "list", "another issuer", "redirect", "too large", "deep", "no keys", "shared secret"],
+    ids=["error", "HTML", "list", "another issuer", "redirect", "too large", "deep", "extreme", "no keys", "shared secret"],
 )
 async def test_answers_that_can_not_be_used(issuer: OidcIssuer, path: str, code: int, body: bytes, words: str) -> None:
     issuer.answers[path] = (code, body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from muster.objects.time import wall_clock
 from muster.server import jws
 from muster.server.certificates import key_pem, new_key
+from muster.server.oidc_settings import AuthenticationSettings
 from muster.server.pki import PkiError
 from muster.server.token_keys import RETIRED_MAX, TokenKeys, rotate
 from tests.server.running import RunningServer, running
@@ -79,6 +81,45 @@ def test_retired_keys_are_bounded(directory: Path) -> None:
         rotate(directory, clock, YEAR_S)
 
 
+def test_a_rotation_that_was_cut_off_leaves_no_second_file_of_a_key(directory: Path) -> None:
+    """Who removes the file that is named ends the tokens of the key, and not of every other rotation's leavings."""
+    clock = Clock()
+    first = TokenKeys(directory, clock, YEAR_S).public[0].key_id
+    signing = (directory / "sa.key").read_bytes()
+    _, cut_off = rotate(directory, clock, YEAR_S)
+    (directory / "sa.key").write_bytes(signing)  # as if it had ended in the middle
+    clock.now += 1
+    second, retired = rotate(directory, clock, YEAR_S)
+    assert not cut_off.exists()
+    keys = TokenKeys(directory, clock, YEAR_S)
+    assert [key.key_id for key in keys.public] == [second, first]
+    clock.now += 1
+    rotate(directory, clock, YEAR_S)
+    assert retired.exists(), "another key's"
+    retired.unlink()
+    assert keys.reload()
+    assert first not in [key.key_id for key in keys.public]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="not root: files can't be given to others")
+def test_keys_that_root_rotates_stay_their_owners(directory: Path) -> None:
+    os.chown(directory / "sa.key", 4321, 4322)
+    _, retired = rotate(directory, Clock(), YEAR_S)
+    for path in (directory / "sa.key", retired):
+        status = path.stat()
+        assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (4321, 4322, 0o600)
+
+
+def test_keys_of_others_are_not_rotated(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server could not read what was put in their place."""
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    before = {path: path.read_bytes() for path in directory.iterdir()}
+    with pytest.raises(PkiError, match=f"belongs to user {owner}; run this as that user"):
+        rotate(directory, Clock(), YEAR_S)
+    assert {path: path.read_bytes() for path in directory.iterdir()} == before
+
+
 def _token(server: RunningServer, **spec: Any) -> str:
     reply = server.request("POST", f"{_ACCOUNTS}/default/token", {"spec": spec})
     assert reply.code == 201, reply.body
@@ -120,6 +161,20 @@ def test_rotation_while_the_server_runs(tmp_path: Path) -> None:
         assert server.request("GET", "/api", token=new).code == 200
     with running(tmp_path) as server:
         assert server.request("GET", "/api", token=new).code == 200, "also after a restart"
+        assert server.request("GET", "/api", token=old).code == 401
+
+
+def test_a_stolen_key_ends_whatever_is_wrong_with_an_issuer(tmp_path: Path) -> None:
+    file = tmp_path / "auth.yaml"
+    file.write_text("apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\njwt: []\n")
+    trusted = AuthenticationSettings(file=file)
+    with running(tmp_path / "data", authentication=trusted, settings_check_interval_s=0.02) as server:
+        old = _token(server)
+        file.write_text("rubbish")
+        made, retired = rotate(tmp_path / "data/pki", server.server.config.clock, YEAR_S)
+        retired.unlink()
+        while _kid(_token(server)) != made:
+            pass
         assert server.request("GET", "/api", token=old).code == 401
 
 

@@ -44,6 +44,21 @@ def test_random_tokens_are_found_by_their_hash() -> None:
     assert table.find("another", _NOW) is None
 
 
+def test_a_token_whose_secret_was_copied_is_good_while_one_is_left() -> None:
+    table = TokenTable()
+    table.put("original", token_hash("t"), Identity("alice"))
+    table.put("copy", token_hash("t"), Identity("bob"))
+    assert table.find("t", _NOW) == Identity("bob"), "the first by name, whichever came last"
+    table.drop("copy")
+    assert table.find("t", _NOW) == Identity("alice")
+    table.put("copy", token_hash("t"), Identity("alice"))
+    table.put("original", token_hash("another"), Identity("alice"))
+    assert table.find("t", _NOW) == Identity("alice")
+    table.drop("copy")
+    assert table.find("t", _NOW) is None
+    assert table.find("another", _NOW) == Identity("alice")
+
+
 def test_random_tokens_expire() -> None:
     table = TokenTable()
     table.put("s", token_hash("t"), Identity("alice", expires_s=_NOW))

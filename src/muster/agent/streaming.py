@@ -25,7 +25,7 @@ from aiohttp import web
 
 from muster.agent.contracts import AgentError, ExecSession, ExecWant, StreamTarget
 from muster.agent.serving_answers import error_code, text
-from muster.agent.serving_query import BadQuery, ExecAsk, read_exec, read_ports
+from muster.agent.serving_query import BadQuery, read_exec, read_ports
 from muster.agent.streaming_channels import OLDEST, PORT_PROTOCOLS, PROTOCOLS, Codec, choose
 from muster.agent.streaming_exec import ExecStream
 from muster.agent.streaming_forward import Connections, Dial, Forwards
@@ -77,16 +77,10 @@ class Streaming:
                 session = await self._open_exec(ask.target, ask.want)
             except AgentError as error:
                 return text(error_code(error), error.message)
-            try:
-                return await self._follow(request, protocol, session, ask)
-            finally:
-                await self._surely(session.close())
-
-    async def _follow(self, request: web.Request, protocol: str, session: ExecSession, ask: ExecAsk) -> web.StreamResponse:
-        codec = Codec(protocol)
-        line = Line(self._pace, protocol, is_text=codec.is_text)
-        stream = ExecStream(line, session, ask, codec, self._pace)
-        return await _serve(request, line, stream.run)
+            codec = Codec(protocol)
+            line = Line(self._pace, protocol, is_text=codec.is_text)
+            stream = ExecStream(line, session, ask, codec, self._pace)
+            return await self._serve(request, line, stream.run, session.close)
 
     async def port_forward(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -103,20 +97,34 @@ class Streaming:
         with self._counted("portForward"):
             linger_s = self._pace.linger_s if protocol == SPDY else 0.0
             forwards = Forwards(self._dial, target, self._connections, self._pace, linger_s=linger_s)
-            try:
-                return await self._forward(request, protocol, ports, forwards)
-            finally:
-                await self._surely(forwards.close())
+            if protocol == SPDY:
+                line = Line(self._pace, protocol)
+                return await self._serve(request, line, SpdyPorts(line, forwards, self._pace).run, forwards.close)
+            codec = Codec(protocol)
+            line = Line(self._pace, protocol, is_text=codec.is_text)
+            return await self._serve(request, line, ChannelPorts(line, codec, ports, forwards).run, forwards.close)
 
-    async def _forward(
-        self, request: web.Request, protocol: str, ports: tuple[int, ...], forwards: Forwards
+    async def _serve(
+        self,
+        request: web.Request,
+        line: Line,
+        run: Callable[[], Awaitable[None]],
+        release: Callable[[], Coroutine[Any, Any, None]],
     ) -> web.StreamResponse:
-        if protocol == SPDY:
-            line = Line(self._pace, protocol)
-            return await _serve(request, line, SpdyPorts(line, forwards, self._pace).run)
-        codec = Codec(protocol)
-        line = Line(self._pace, protocol, is_text=codec.is_text)
-        return await _serve(request, line, ChannelPorts(line, codec, ports, forwards).run)
+        """`release`, whatever happens, and at once: the peer may take its time with the rest of what was said."""
+        try:
+            try:
+                await line.open(request)
+                await run()
+            finally:
+                await self._surely(release())
+            await line.close()
+        except Gone as error:
+            log.info("the peer of %s is gone: %s", request.path, error)
+            line.abort()
+        except ConnectionError:
+            line.abort()
+        return line.socket
 
     @contextlib.contextmanager
     def _counted(self, what: str) -> Iterator[None]:
@@ -141,19 +149,6 @@ class Streaming:
         self._closing.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a stream could not be closed in order", exc_info=error)
-
-
-async def _serve(request: web.Request, line: Line, run: Callable[[], Awaitable[None]]) -> web.StreamResponse:
-    try:
-        await line.open(request)
-        await run()
-        await line.close()
-    except Gone as error:
-        log.info("the peer of %s is gone: %s", request.path, error)
-        line.abort()
-    except ConnectionError:
-        line.abort()
-    return line.socket
 
 
 def _negotiate(request: web.Request, known: tuple[str, ...]) -> str:

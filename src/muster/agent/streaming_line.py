@@ -5,14 +5,21 @@ Only `keep` writes to the socket, so that whoever else is cancelled cuts no mess
 `send` waits; where nobody calls `receive`, the peer's bytes stay in the kernel.
 
 A peer that says nothing for `silence_s`, not even an answer to a heartbeat, is gone. Time in which it has not yet taken what
-was sent, or in which nobody here listens, does not count: then it need not have heard, or can't be heard. And one that is there
-and does nothing with the connection for `idle_s` has forgotten it; what is done with it is said by `used`.
+was sent, or in which nobody here listens, does not count: then it need not have heard, or can't be heard. Nor does it in the
+end: a peer hears our goodbye when it has taken what was sent before, and is waited for as long as it goes on taking that. And
+one that is there and does nothing with the connection for `idle_s` has forgotten it; what is done with it is said by `used`.
+
+While nobody here listens, the peer's own heartbeats are not read. It is told now and then all the same that somebody is here:
+kubectl leaves after a minute without an answer, however busy the command is with what it was given.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
+import struct
+import termios
 from collections import deque
 from collections.abc import Coroutine
 from typing import Any, Final, Literal
@@ -34,8 +41,6 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     silence_s: float = 120.0
     idle_s: float = 4 * 3600.0
     """Without a byte in either direction, however lively the heartbeats of both sides: as long as kubelets wait."""
-    close_s: float = 5.0
-    """For the peer's answer to our goodbye."""
     left_over_s: float = 0.5
     """After a command's end, for what its own children still print."""
     linger_s: float = 1.0
@@ -57,7 +62,7 @@ class Line:
         self._pace = pace
         self._kind = WSMsgType.TEXT if is_text else WSMsgType.BINARY
         self.socket: web.WebSocketResponse[Literal[False]] = web.WebSocketResponse(
-            timeout=pace.close_s,
+            timeout=pace.idle_s,  # of `close`, which has a patience of its own
             autoclose=False,
             autoping=False,
             protocols=(protocol,) if protocol else (),
@@ -159,15 +164,39 @@ class Line:
                 continue
             if self._is_listening and loop.time() - self._heard_at > self._pace.silence_s:
                 raise Gone(f"the peer has said nothing for {self._pace.silence_s:g} s")
+            if not self._is_listening:
+                await self._put(WSMsgType.PONG, b"")
             await self._put(WSMsgType.PING, b"")
 
     async def close(self) -> None:
-        """Say goodbye, where all that was sent could be. Nobody calls `receive` any more."""
+        """Say goodbye, where all that was sent could be, and wait until the peer has heard it. Nobody calls `receive` then."""
         if self._is_cut:
             self.abort()
             return
         with contextlib.suppress(ConnectionError):
-            await self.socket.close()
+            await until_first(self._say_goodbye(), self._lose_patience())
+
+    async def _say_goodbye(self) -> None:
+        await self.socket.close()
+
+    async def _lose_patience(self) -> None:
+        """Cut it when the peer has taken nothing of what was sent for `silence_s`, and did not say goodbye either."""
+        before = self._unsent_bytes()
+        while True:
+            await asyncio.sleep(self._pace.silence_s)
+            now = self._unsent_bytes()
+            if now >= before:
+                break
+            before = now
+        self.abort()
+
+    def _unsent_bytes(self) -> int:
+        """Of what was sent, what still waits here and in the kernel."""
+        transport = self._request.transport if self._request is not None else None
+        if transport is None or (place := transport.get_extra_info("socket")) is None or place.fileno() < 0:
+            return 0
+        (in_kernel,) = struct.unpack("i", fcntl.ioctl(place.fileno(), termios.TIOCOUTQ, bytes(4)))
+        return int(in_kernel) + transport.get_write_buffer_size()
 
     def abort(self) -> None:
         """Cut it, so that the peer sees that it is not the end."""

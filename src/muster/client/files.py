@@ -13,13 +13,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-def replace_file(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Put `content` at `path` in one step, durably. OSError when it can't be; then nothing has changed."""
+def replace_file(path: Path, content: bytes, mode: int = 0o600, *, owner: tuple[int, int] | None = None) -> None:
+    """Put `content` at `path` in one step, durably. OSError when it can't be; then nothing has changed. `owner`: user and group
+    that the file is to have, where that is not who runs this."""
     scratch = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     try:
         descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(file.fileno(), mode)  # whatever the umask says
+            if owner is not None:
+                os.fchown(file.fileno(), *owner)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

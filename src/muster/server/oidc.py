@@ -65,6 +65,11 @@ class OidcTokens:
         for _, keys in self._issuers.values():
             keys.refresh()
 
+    def refresh_aged(self) -> None:
+        """Look now and then whether keys have been withdrawn, also while no token comes: the next may be a thief's."""
+        for _, keys in self._issuers.values():
+            keys.refresh_aged()
+
     async def close(self) -> None:
         running = [*self._closing, *(keys for _, keys in self._issuers.values())]
         await asyncio.gather(*(keys.close() for keys in running))

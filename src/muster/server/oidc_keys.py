@@ -1,9 +1,9 @@
 """The keys of one issuer, found by OpenID Connect discovery over HTTPS and kept.
 
-Asked for when a token comes that names a key we do not have, and again when what we have is `KEYS_AGE_MAX_S` old, so that a key
-that the issuer withdrew ends here too. Never more often than every `ATTEMPT_SPACING_S`, however many tokens with invented key
-names arrive, and once for all that wait. When the issuer does not answer, or with what is no key set, the keys that we have
-stay; an empty key set is an answer: none of them is good any more.
+Asked for when a token comes that names a key we do not have, and again when what we have is `KEYS_AGE_MAX_S` old, whether or
+not tokens come, so that a key that the issuer withdrew ends here too. Never more often than every `ATTEMPT_SPACING_S`, however
+many tokens with invented key names arrive, and once for all that wait. When the issuer does not answer, or with what is no key
+set, the keys that we have stay; an empty key set is an answer: none of them is good any more.
 
 Concurrency: one event loop. The fetch is a task of its own, so a client that goes away does not end it for the others; `close`
 does. Bounds: one fetch at a time, `FETCH_TIMEOUT_S` for all of it, `DOCUMENT_BYTES_MAX` for each document, `KEYS_MAX` keys.
@@ -22,6 +22,7 @@ import msgspec
 
 from muster import __version__
 from muster.client.urls import proxy_from_environment
+from muster.objects.json_numbers import EXTREME_MAX, has_many_extremes
 from muster.objects.time import Clock
 from muster.server import late
 from muster.server.jws import Token, VerifyKey, key_of_jwk
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 log = logger(__name__)
 ATTEMPT_SPACING_S: Final = 10.0
+AGED_SPACING_S: Final = 60.0
+"""As the former, of attempts that nobody waits for."""
 FETCH_TIMEOUT_S: Final = 10.0
 KEYS_AGE_MAX_S: Final = 3600.0
 DOCUMENT_BYTES_MAX: Final = 512 * 1024
@@ -81,8 +84,9 @@ class IssuerKeys:
         return found
 
     def refresh_aged(self) -> None:
-        """Look again if it is time to, whenever a token is used: of one that is remembered, the key may have been withdrawn."""
-        if self._is_past(self._fetched_at, KEYS_AGE_MAX_S):
+        """Look again if it is time to: every now and then, and whenever a token is used. Of one that is remembered, too, the
+        key may have been withdrawn. An issuer that does not answer is left alone for a while."""
+        if self._is_past(self._fetched_at, KEYS_AGE_MAX_S) and self._is_past(self._tried_at, AGED_SPACING_S):
             self.refresh()
 
     def refresh(self) -> None:
@@ -157,6 +161,8 @@ class IssuerKeys:
                 body += chunk
                 if len(body) > DOCUMENT_BYTES_MAX:
                     raise _Unusable(f"{url} answered with more than {DOCUMENT_BYTES_MAX} bytes")
+        if has_many_extremes(body):
+            raise _Unusable(f"{url} answered with numbers like 1e308, more than {EXTREME_MAX} of them")
         try:
             found = msgspec.json.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -19,7 +19,7 @@ import contextlib
 import ipaddress
 import os
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -362,21 +362,30 @@ class Server:
                     log.info("certificates renewed", names=renewed)
 
     async def _follow_settings(self) -> None:
-        """Take up issuers and keys as they change on disk. What can't be used changes nothing, and is said once."""
-        said = ""
+        """Take up keys and issuers as they change on disk, and look whether issuers have withdrawn keys. What can't be used
+        changes nothing, is said once, and keeps nothing else from being taken up: a stolen key ends whatever is wrong with an
+        issuer."""
+        said: dict[Callable[[], Awaitable[None]], str] = {self._follow_token_keys: "", self._follow_issuers: ""}
         while True:
             await asyncio.sleep(self.config.settings_check_interval_s)
-            try:
-                if self._oidc.replace(await asyncio.to_thread(self.config.authentication.load)):
-                    log.info("issuers of tokens changed")
-                    self._oidc.warm_up()
-                if await asyncio.to_thread(self._token_keys.reload):
-                    log.info("keys of service-account tokens changed", keys=[key.key_id for key in self._token_keys.public])
-                said = ""
-            except Exception as error:  # noqa: BLE001 - the root of a task; the settings of before stay
-                if str(error) != said:
-                    log.error("changed settings are not taken up", error=str(error))
-                said = str(error)
+            for follow, before in said.items():
+                said[follow] = ""
+                try:
+                    await follow()
+                except Exception as error:  # noqa: BLE001 - the root of a task; the settings of before stay
+                    if str(error) != before:
+                        log.error("changed settings are not taken up", error=str(error))
+                    said[follow] = str(error)
+
+    async def _follow_token_keys(self) -> None:
+        if await asyncio.to_thread(self._token_keys.reload):
+            log.info("keys of service-account tokens changed", keys=[key.key_id for key in self._token_keys.public])
+
+    async def _follow_issuers(self) -> None:
+        if self._oidc.replace(await asyncio.to_thread(self.config.authentication.load)):
+            log.info("issuers of tokens changed")
+            self._oidc.warm_up()
+        self._oidc.refresh_aged()
 
     async def settled(self) -> None:
         """Until the server has done what follows from the writes so far. For tests and orderly ends."""

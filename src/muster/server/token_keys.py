@@ -4,7 +4,8 @@
     pki/sa-retired-<instant>.pub          public halves of its predecessors, named after the second in which they were retired
 
 `rotate` puts a new key in place; a running server takes it up with `reload`, on its own, within seconds. To remove a retired
-file ends the tokens of that key at once, as one does with a key that was stolen.
+file ends the tokens of that key at once, as one does with a key that was stolen: no key has two such files for longer than a
+rotation takes. Files belong to whom the signing key belongs to, whoever rotates.
 
 Concurrency: files are read and written on a worker thread; `signing` and `public` are replaced together, in one assignment, and
 read on the event loop. Files are replaced atomically: a crash in the middle of `rotate` leaves the old key signing.
@@ -12,6 +13,7 @@ read on the event loop. Files are replaced atomically: a crash in the middle of 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -100,8 +102,13 @@ def rotate(directory: Path, clock: Clock, lifetime_s: float) -> tuple[str, Path]
             raise PkiError(f"{directory}: {RETIRED_MAX} retired keys are kept already; remove those whose tokens have expired")
         if retired.exists():
             raise PkiError(f"{retired}: a key was retired in this very second; try again")
-        replace_file(retired, old.public_key().public_bytes(serialization.Encoding.PEM, pem))
-        replace_file(directory / _SIGNING, key_pem(made))
+        owner = _owner_of(directory / _SIGNING)
+        replace_file(retired, old.public_key().public_bytes(serialization.Encoding.PEM, pem), owner=owner)
+        for path in directory.glob(_RETIRED):
+            # Of a rotation that was cut off: the key would live on in it after `retired` is removed.
+            if path != retired and path.read_bytes() == retired.read_bytes():
+                path.unlink(missing_ok=True)
+        replace_file(directory / _SIGNING, key_pem(made), owner=owner)
     except OSError as error:
         raise PkiError(
             f"{error.filename or directory}: {error.strerror}; the directory must be writable by this user"
@@ -120,6 +127,14 @@ def _signing_key(directory: Path) -> Key:
             "restore it from a backup, or remove it (tokens of service accounts then have to be made anew)"
         )
     return key
+
+
+def _owner_of(path: Path) -> tuple[int, int]:
+    """User and group that a server runs as which reads this file: an administrator's own could not be read by it."""
+    status = path.stat()
+    if os.geteuid() not in (0, status.st_uid):
+        raise PkiError(f"{path}: belongs to user {status.st_uid}; run this as that user, or as root")
+    return status.st_uid, status.st_gid
 
 
 def _retired_at(path: Path) -> float:

@@ -120,22 +120,28 @@ def identity_of_secret(raw: Mapping[str, Any]) -> tuple[str, Identity] | None:
 
 
 class TokenTable:
-    """Hashes of random tokens. A look-up touches only those that share the first 32 bits, and compares in constant time."""
+    """Hashes of random tokens. A look-up touches only those that share the first 32 bits, and compares in constant time.
+
+    Secrets that were copied have the same hash: a token is good while one of them is there, and stands for whom the first of
+    them by name says."""
 
     def __init__(self) -> None:
-        self._by_prefix: dict[str, dict[str, Identity]] = {}
+        self._by_prefix: dict[str, dict[str, dict[str, Identity]]] = {}
+        """Identities by the names of their Secrets, by hash."""
         self._by_secret: dict[str, str] = {}
 
     def put(self, secret: str, hashed: str, identity: Identity) -> None:
         self.drop(secret)
         self._by_secret[secret] = hashed
-        self._by_prefix.setdefault(hashed[:8], {})[hashed] = identity
+        self._by_prefix.setdefault(hashed[:8], {}).setdefault(hashed, {})[secret] = identity
 
     def drop(self, secret: str) -> None:
         hashed = self._by_secret.pop(secret, None)
         if hashed is not None:
             entries = self._by_prefix[hashed[:8]]
-            entries.pop(hashed, None)
+            del entries[hashed][secret]
+            if not entries[hashed]:
+                del entries[hashed]
             if not entries:
                 del self._by_prefix[hashed[:8]]
 
@@ -143,9 +149,9 @@ class TokenTable:
         """None when it is not known. TokenRefused when it has expired."""
         hashed = token_hash(token)
         found = None
-        for candidate, identity in self._by_prefix.get(hashed[:8], {}).items():
+        for candidate, identities in self._by_prefix.get(hashed[:8], {}).items():
             if hmac.compare_digest(candidate, hashed):
-                found = identity
+                found = identities[min(identities)]
         if found is not None and found.expires_s is not None and found.expires_s <= now_s:
             raise TokenRefused(f"it is of {found.user!r:.100} and expired {now_s - found.expires_s:.0f} s ago")
         return found

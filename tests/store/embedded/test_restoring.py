@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import shutil
+import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,7 @@ from muster.objects.status import Expired
 from muster.store.embedded import EmbeddedStore, StoreLocked
 from muster.store.embedded.archive import ArchiveError, write
 from muster.store.embedded.database import Database, Row
-from muster.store.embedded.errors import StoreCorrupt
+from muster.store.embedded.errors import StoreCorrupt, StoreError
 from muster.store.embedded.restoring import (
     PARTIAL,
     READY,
@@ -181,8 +185,33 @@ async def test_a_definition_that_is_none_is_said_to_be_damage(tmp_path: Path) ->
         await opened(tmp_path / "new")
 
 
-def test_a_damaged_store_can_be_replaced(archive: Path, data_dir: Path, tmp_path: Path) -> None:
-    os.truncate(data_dir / "store" / "store.sqlite", 0)
+def _spoil_page_of(table: str, file: Path) -> None:
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        ((root,),) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,))
+        ((size,),) = connection.execute("PRAGMA page_size")
+    with file.open("r+b") as pages:
+        pages.seek((root - 1) * size)
+        pages.write(b"\xff" * size)
+
+
+def _spoil_horizon(file: Path) -> None:
+    with contextlib.closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("INSERT OR REPLACE INTO meta VALUES('horizon', ?)", (b"soon",))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(functools.partial(os.truncate, length=0), id="empty"),
+        pytest.param(functools.partial(_spoil_page_of, "meta"), id="a page of meta"),
+        pytest.param(functools.partial(_spoil_page_of, "log"), id="a page of the log"),
+        pytest.param(_spoil_horizon, id="a horizon that is no number"),
+    ],
+)
+def test_a_damaged_store_can_be_replaced(archive: Path, data_dir: Path, tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+    spoil(data_dir / "store" / "store.sqlite")
+    with pytest.raises((StoreError, FileNotFoundError)):
+        snapshot_of_file(data_dir / "store")  # a backup of it is refused, and not with a traceback
     restore(archive, data_dir, now=START, force=True)
     assert facts(data_dir / "store") == facts(tmp_path / "source")
 

@@ -167,6 +167,27 @@ async def test_initial_events_and_their_end() -> None:
     await store.close()
 
 
+async def test_the_end_of_initial_events_does_not_claim_what_came_meanwhile() -> None:
+    """Who loses the connection after that bookmark comes back with its version, and would never hear of what lies before."""
+    store = await open_store(limits=Limits(watch_batch_len_max=2))
+    await write(store, "a", "b", "c")
+    listed = store.resource_version
+    watcher = store.watch_records(CONFIG_MAPS, send_initial_events=True, bookmarks=True)
+    assert shown(await anext(watcher)) == [("ADDED", "a"), ("ADDED", "b")]
+    await write(store, "d")
+    assert shown(await anext(watcher)) == [("ADDED", "c")]
+    (bookmark,) = await anext(watcher)
+    assert bookmark.record.raw()["metadata"] == {
+        "resourceVersion": listed,
+        "creationTimestamp": None,
+        "annotations": {"k8s.io/initial-events-end": "true"},
+    }
+    assert shown(await anext(watcher)) == [("ADDED", "d")]
+    again = store.watch_records(CONFIG_MAPS, resource_version=listed)
+    assert shown(await anext(again)) == [("ADDED", "d")]
+    await store.close()
+
+
 async def test_what_happens_while_initial_events_are_read_follows_them() -> None:
     store = await open_store(limits=Limits(watch_batch_len_max=2))
     await write(store, "a", "b", "c")

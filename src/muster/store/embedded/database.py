@@ -179,7 +179,9 @@ class Database:
                 yield Row(rv, resource, namespace, name, type_, prev, value)
 
     def read_meta(self, key: str) -> bytes | None:
-        row = self._connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        """Raises StoreError, as all that reads does."""
+        with faults(self.path):
+            row = self._connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return None if row is None else bytes(row[0])
 
     @property
@@ -189,11 +191,15 @@ class Database:
     @property
     def horizon(self) -> int:
         """The last compacted version, as the file has it."""
-        return int(self.read_meta("horizon") or b"0")
+        found = self.read_meta("horizon") or b"0"
+        if not found.isdigit():
+            raise StoreCorrupt(self.path, f"the last compacted version is {found!r:.100}, which is no number")
+        return int(found)
 
     def last_version(self) -> int:
         """The last version that this store has given out."""
-        found = self._connection.execute("SELECT max(rv) FROM log").fetchone()
+        with faults(self.path):
+            found = self._connection.execute("SELECT max(rv) FROM log").fetchone()
         return max(self.horizon, int(found[0] or 0) if found is not None else 0, 1)
 
     def check(self) -> None:

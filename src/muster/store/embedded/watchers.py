@@ -63,6 +63,8 @@ class Watcher:
         self._found: Sequence[int] = ()
         """Positions before it that are still to be read: what woke it."""
         self._initial = initial
+        self._initial_rv = source.committed_rv
+        """Which version the initial events show."""
         self._initial_read: list[Record] = []
         """Of them, what is read and not sent."""
         self._announce_initial = announce_initial
@@ -115,7 +117,7 @@ class Watcher:
                 # What is still unread belongs to the next watch; only one that has read everything may say so.
                 self.close()
                 if self._bookmark_interval_s and self._has_read_all and self._is_reached:
-                    batch.append(self._bookmark())
+                    batch.append(self._bookmark(self._source.committed_rv))
                 if not batch:
                     break
             if batch:
@@ -126,7 +128,7 @@ class Watcher:
             if self._next_bookmark is not None and now >= self._next_bookmark:
                 self._next_bookmark = now + self._bookmark_interval_s
                 if self._is_reached:
-                    return [self._bookmark()]
+                    return [self._bookmark(self._source.committed_rv)]
             await self._wait()
             self._has_waited = True
             if self._is_open and (left := self._gather_until - self._loop.time()) > 0:
@@ -138,7 +140,9 @@ class Watcher:
             return self._take_initial()
         if self._announce_initial:
             self._announce_initial = False
-            return [self._bookmark(annotations={"k8s.io/initial-events-end": "true"})]
+            # Of the version that they show: what has happened since is still to be sent, and who comes back after that bookmark
+            # is sent what follows it.
+            return [self._bookmark(self._initial_rv, {"k8s.io/initial-events-end": "true"})]
         history = self.collection.history
         if self._found or self._position < history.end:
             if (self._found[0] if self._found else self._position) < history.first:
@@ -216,9 +220,8 @@ class Watcher:
         selection = self._selection
         return selection.is_everything and selection.namespace is None and self.collection.is_as_stored(selection.api_version)
 
-    def _bookmark(self, annotations: dict[str, str] | None = None) -> Event:
-        """Says: everything up to the store's present version has been sent."""
-        rv = self._source.committed_rv
+    def _bookmark(self, rv: int, annotations: dict[str, str] | None = None) -> Event:
+        """Says: everything up to `rv` has been sent."""
         meta: dict[str, object] = {"resourceVersion": str(rv), "creationTimestamp": None}
         if annotations:
             meta["annotations"] = annotations
