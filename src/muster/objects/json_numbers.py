@@ -17,7 +17,7 @@ _LIKE_ONE = re.compile(rb"[0-9][eE][+-]?[0-9]{3}")
 _ONE = re.compile(rb"[\[,:\s]-?[0-9][0-9.]*[eE][+-]?[0-9]{3}")
 
 
-def has_many_extremes(text: bytes) -> bool:
+def has_many_extremes(text: bytes | bytearray) -> bool:
     """Whether more than EXTREME_MAX numbers have an exponent of three digits. A string that holds JSON counts as JSON."""
     if len(text) <= _UNSEEN_BYTES:
         return False
@@ -25,5 +25,5 @@ def has_many_extremes(text: bytes) -> bool:
     return _is_found_often(_LIKE_ONE, text) and _is_found_often(_ONE, text)
 
 
-def _is_found_often(pattern: re.Pattern[bytes], text: bytes) -> bool:
+def _is_found_often(pattern: re.Pattern[bytes], text: bytes | bytearray) -> bool:
     return any(number >= EXTREME_MAX for number, _ in enumerate(pattern.finditer(text)))
