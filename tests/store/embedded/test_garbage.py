@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from muster.objects.meta import owner_reference
-from muster.objects.status import NotFound, Raw
+from muster.objects.status import Forbidden, NotFound, Raw, StorageFull
 from muster.store.contract import EventType
-from muster.store.embedded import EmbeddedStore
+from muster.store.embedded import AdmissionRequest, EmbeddedStore
+from muster.store.embedded.collection import Collection
 from muster.store.embedded.database import CommitFailed, Database, Row
+from muster.store.embedded.records import Event
 from tests.store.embedded.support import CONFIG_MAPS, NAMESPACES, NODES, PODS, SECRETS, config_map, open_store, pod
 
 
@@ -189,6 +193,122 @@ async def test_a_full_disk_delays_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
     while "child" not in deleted:
         deleted += [event.record.name for event in await anext(watcher)]
     assert failures == 3
+    await store.close()
+
+
+class Asks:
+    """Admission that refuses a delete of `name` so many times, and does something while it thinks about the next one."""
+
+    def __init__(self, name: str, act: Callable[[], Awaitable[object]] | None = None, refusals: int = 0) -> None:
+        self._name = name
+        self._act = act
+        self.refusals = refusals
+
+    async def mutate(self, request: AdmissionRequest) -> Raw | None:
+        return None
+
+    async def validate(self, request: AdmissionRequest) -> None:
+        if request.operation != "DELETE" or request.name != self._name:
+            return
+        if self.refusals:
+            self.refusals -= 1
+            raise Forbidden("not yet")
+        act, self._act = self._act, None
+        if act is not None:
+            await act()
+
+
+def right_behind(store: EmbeddedStore, name: str, act: Callable[[], Awaitable[None]]) -> asyncio.Future[None]:
+    """Let `act` begin when the end of `name` shows, just before the collector does: what it writes is pending then."""
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def run() -> None:
+        await act()
+        done.set_result(None)
+
+    def on_event(_: Collection, event: Event) -> None:
+        if event.type is EventType.DELETED and event.record.name == name:
+            tasks.append(asyncio.ensure_future(run()))
+
+    tasks: list[asyncio.Future[None]] = []
+    store._core.listeners.insert(0, on_event)
+    return done
+
+
+@pytest.mark.parametrize("is_released", [pytest.param(True, id="released"), pytest.param(False, id="owned by another one")])
+@pytest.mark.parametrize("is_asked", [pytest.param(True, id="while a hook was asked"), pytest.param(False, id="still pending")])
+async def test_whoever_was_told_that_an_object_has_no_such_owner_any_more_keeps_it(
+    tmp_path: Path, is_released: bool, is_asked: bool
+) -> None:
+    store = await open_store(tmp_path)
+    owner, other = await make(store, "owner"), await make(store, "other")
+    await make(store, "child", owner)
+    references = None if is_released else [owner_reference(other, controller=False)]
+
+    async def release() -> None:
+        await store.patch(CONFIG_MAPS, "child", {"metadata": {"ownerReferences": references}}, "default")
+
+    if is_asked:
+        store.admission = Asks("child", release)
+        await store.delete(CONFIG_MAPS, "owner", "default")
+    else:
+        released = right_behind(store, "owner", release)
+        await store.delete(CONFIG_MAPS, "owner", "default")
+        await released
+    await store.settled()
+    assert there(store) == ["child", "other"]
+    await store.close()
+
+
+async def test_a_release_that_fails_on_its_way_to_disk_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await open_store(tmp_path)
+    owner = await make(store, "owner")
+    await make(store, "child", owner)
+    commit = Database.commit
+
+    def refuse_release(self: Database, rows: list[Row]) -> None:
+        if rows[0].name == "child" and b"ownerReferences" not in rows[0].value:
+            raise CommitFailed("no room left", full=True)
+        commit(self, rows)
+
+    async def release() -> None:
+        with pytest.raises(StorageFull):
+            await store.patch(CONFIG_MAPS, "child", {"metadata": {"ownerReferences": None}}, "default")
+
+    monkeypatch.setattr(Database, "commit", refuse_release)
+    failed = right_behind(store, "owner", release)
+    await store.delete(CONFIG_MAPS, "owner", "default")
+    await failed
+    await store.settled()
+    assert there(store) == []
+    await store.close()
+
+
+async def test_whoever_asked_for_dependents_to_stay_after_all_keeps_them() -> None:
+    store = await open_store()
+    owner = await make(store, "owner")
+    await make(store, "child", owner)
+    store.admission = Asks("child", lambda: store.delete(CONFIG_MAPS, "owner", "default", propagation="Orphan"))
+    await store.delete(CONFIG_MAPS, "owner", "default", propagation="Foreground")
+    await store.settled()
+    assert there(store) == ["child"]
+    await store.close()
+
+
+async def test_a_reference_to_what_is_gone_is_the_last_one_when_the_other_is_taken_away_meanwhile(tmp_path: Path) -> None:
+    store = await open_store(tmp_path)
+    gone, kept = await make(store, "gone"), await make(store, "kept")
+    await make(store, "child", gone, kept)
+    reference = owner_reference(gone, controller=False)
+
+    async def release() -> None:
+        await store.patch(CONFIG_MAPS, "child", {"metadata": {"ownerReferences": [reference]}}, "default")
+
+    released = right_behind(store, "gone", release)
+    await store.delete(CONFIG_MAPS, "gone", "default")
+    await released
+    await store.settled()
+    assert there(store) == ["kept"]
     await store.close()
 
 

@@ -8,7 +8,7 @@ kind that is not served, or from a cluster-wide object to a namespaced one, can'
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from muster.store.contract import EventType
@@ -30,6 +30,14 @@ class OwnerState(enum.Enum):
     SOLID = "solid"
     GONE = "gone"
     WAITING = "waiting for its dependents"
+
+
+def _committed(collection: Collection, key: Key) -> Record | None:
+    return collection.records.get(key)
+
+
+Read = Callable[[Collection, Key], Record | None]
+"""How an owner is looked up: what is committed, or what a transaction finds."""
 
 
 class Dependents:
@@ -62,8 +70,8 @@ class Dependents:
     def of(self, uid: str) -> list[Item]:
         return list(self._by_owner.get(uid, ()))
 
-    def state(self, dependent: Record, owner: Owner) -> OwnerState:
-        found = self.find(dependent, owner)
+    def state(self, dependent: Record, owner: Owner, read: Read = _committed) -> OwnerState:
+        found = self.find(dependent, owner, read)
         if found is None:
             return OwnerState.GONE
         record = found[1]
@@ -71,12 +79,12 @@ class Dependents:
             return OwnerState.WAITING
         return OwnerState.SOLID
 
-    def find(self, dependent: Record, owner: Owner) -> tuple[Collection | None, Record | None] | None:
+    def find(self, dependent: Record, owner: Owner, read: Read = _committed) -> tuple[Collection | None, Record | None] | None:
         """Where the owner is; (None, None) when that can't be resolved, None when it is gone."""
         group = owner.api_version.rpartition("/")[0]
         served = self._registry.find_kind(group, owner.kind)
         if served is None or (served.stored.namespaced and not dependent.namespace):
             return (None, None)
         key = (dependent.namespace if served.stored.namespaced else "", owner.name)
-        record = served.collection.records.get(key)
+        record = read(served.collection, key)
         return (served.collection, record) if record is not None and record.uid == owner.uid else None

@@ -19,7 +19,7 @@ import structlog
 from muster.objects.resources import Resource
 from muster.objects.status import ApiError, Conflict, NotFound, Raw
 from muster.store.contract import DEFAULT_WRITE, EventType, Preconditions, Propagation
-from muster.store.embedded.admission import GARBAGE_COLLECTOR, NAMESPACE_CONTROLLER, Actor
+from muster.store.embedded.admission import GARBAGE_COLLECTOR, NAMESPACE_CONTROLLER
 from muster.store.embedded.collection import Collection
 from muster.store.embedded.context import WriteContext
 from muster.store.embedded.core import Core
@@ -184,17 +184,42 @@ class GarbageCollector:
             elif FINALIZER_FOREGROUND in record.finalizers:
                 await self._await_dependents(resource, item)
             return
-        states = {owner.uid: self._dependents.state(record, owner) for owner in record.owners}
-        lost = {uid for uid, state in states.items() if state is not OwnerState.SOLID}
-        if not lost:
-            return
-        if len(lost) < len(states):
-            await self._modify(resource, item, lambda raw: _without_owners(raw, lost))
-        elif OwnerState.WAITING in states.values() and self._dependents.of(item.uid):
-            await self._unblock_circle(resource, item)
-            await self._delete(resource, record, "Foreground", GARBAGE_COLLECTOR)
-        else:
-            await self._delete(resource, record, _own_wish(record), GARBAGE_COLLECTOR)
+        if any(self._dependents.state(record, owner) is not OwnerState.SOLID for owner in record.owners):
+            await self._release_or_delete(resource, collection, item)
+
+    async def _release_or_delete(self, resource: Resource, collection: Collection, item: Item) -> None:
+        """Take the lost owners out of its references or, when none is left, delete it.
+
+        Judged inside the transaction, of the object and its owners as the write finds them, and again whenever one of them
+        changed while a hook was asked: whoever was told that an object has no owner any more, or another one, keeps it.
+        """
+        context = WriteContext(DEFAULT_WRITE, GARBAGE_COLLECTOR)
+
+        async def build(transaction: Transaction) -> list[Result]:
+            record = transaction.read(collection, item.key)
+            if record is None or record.uid != item.uid or record.deleting:
+                return []
+            states = {owner.uid: self._dependents.state(record, owner, transaction.read) for owner in record.owners}
+            lost = {uid for uid, state in states.items() if state is not OwnerState.SOLID}
+            if not lost:
+                return []
+            if len(lost) < len(states):
+                released = self._updates.modify(transaction, resource, item.key, lambda raw: _without_owners(raw, lost))
+                return [] if released is None else [released]
+            propagation = _own_wish(record)
+            if OwnerState.WAITING in states.values() and self._dependents.of(item.uid):
+                propagation = "Foreground"
+                if self._is_in_circle(item):
+                    unblocked = self._updates.modify(transaction, resource, item.key, _without_blocking)
+                    if unblocked is not None:
+                        return [unblocked]  # the event of that brings it back, to be deleted then
+            return [
+                await self._deletes.delete(
+                    transaction, resource, record.name, record.namespace or None, context, propagation=propagation
+                )
+            ]
+
+        await self._writes.run(build, actor=GARBAGE_COLLECTOR)
 
     async def _orphan(self, resource: Resource, item: Item) -> None:
         """Dependents lose their reference first; only then may the owner go."""
@@ -225,13 +250,13 @@ class GarbageCollector:
                     return True
         return False
 
-    async def _unblock_circle(self, resource: Resource, item: Item) -> None:
-        """When something that this object owns waits for its own dependents, they may wait for each other: stop blocking."""
+    def _is_in_circle(self, item: Item) -> bool:
+        """When something that this object owns waits for its own dependents, they may wait for each other."""
         for dependent in self._dependents.of(item.uid):
             record = self._core.collections[dependent.collection_id].records.get(dependent.key)
             if record is not None and record.deleting and FINALIZER_FOREGROUND in record.finalizers:
-                await self._modify(resource, item, _without_blocking)
-                return
+                return True
+        return False
 
     # --- namespaces and kinds ------------------------------------------------------------------------------------
 
@@ -277,7 +302,7 @@ class GarbageCollector:
         records = [collection.records[key] for key in collection.keys_in(namespace)]
         await self._for_each(
             [record for record in records if not record.deleting],
-            lambda record: self._delete(resource, record, "Background", NAMESPACE_CONTROLLER),
+            lambda record: self._delete(resource, record),
         )
 
     # --- writing -------------------------------------------------------------------------------------------------
@@ -291,8 +316,8 @@ class GarbageCollector:
         for start in range(0, len(things), _CONCURRENCY):
             await asyncio.gather(*map(act, things[start : start + _CONCURRENCY]))
 
-    async def _delete(self, resource: Resource, record: Record, propagation: Propagation | None, actor: Actor) -> None:
-        context = WriteContext(DEFAULT_WRITE, actor)
+    async def _delete(self, resource: Resource, record: Record) -> None:
+        context = WriteContext(DEFAULT_WRITE, NAMESPACE_CONTROLLER)
 
         async def build(transaction: Transaction) -> list[Result]:
             return [
@@ -302,13 +327,13 @@ class GarbageCollector:
                     record.name,
                     record.namespace or None,
                     context,
-                    propagation=propagation,
+                    propagation="Background",
                     preconditions=Preconditions(uid=record.uid),
                 )
             ]
 
         try:
-            await self._writes.run(build, actor=actor)
+            await self._writes.run(build, actor=NAMESPACE_CONTROLLER)
         except (NotFound, Conflict):
             return
 
