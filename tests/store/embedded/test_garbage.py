@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from muster.objects.meta import owner_reference
+from muster.objects.resources import Resource
 from muster.objects.status import Forbidden, NotFound, Raw, StorageFull
 from muster.store.contract import EventType
 from muster.store.embedded import AdmissionRequest, EmbeddedStore
 from muster.store.embedded.collection import Collection
 from muster.store.embedded.database import CommitFailed, Database, Row
 from muster.store.embedded.records import Event
-from tests.store.embedded.support import CONFIG_MAPS, NAMESPACES, NODES, PODS, SECRETS, config_map, open_store, pod
+from tests.store.conformance.support import definition
+from tests.store.embedded.support import CONFIG_MAPS, CRDS, NAMESPACES, NODES, PODS, SECRETS, config_map, open_store, pod
 
 
 async def make(store: EmbeddedStore, name: str, *owners: Raw, namespace: str = "default", **metadata: Any) -> Raw:
@@ -309,6 +311,99 @@ async def test_a_reference_to_what_is_gone_is_the_last_one_when_the_other_is_tak
     await released
     await store.settled()
     assert there(store) == ["kept"]
+    await store.close()
+
+
+GROUP = "g.example.com"
+DEFINITION = f"widgets.{GROUP}"
+
+
+async def with_family(store: EmbeddedStore, number: int = 1) -> Resource:
+    """A custom object that owns config maps."""
+    await store.create(CRDS, definition(GROUP))
+    widgets = await store.resource(GROUP, "Widget")
+    owner = await store.create(widgets, {"metadata": {"name": "owner"}, "spec": {"size": 1}}, "default")
+    await asyncio.gather(*(make(store, f"child{n:03}", owner) for n in range(number)))
+    return widgets
+
+
+async def until_gone(store: EmbeddedStore, since: str) -> None:
+    """Until the definition is: what had to be tried again is done then."""
+    async for batch in store.watch_records(CRDS, resource_version=since):
+        if any(event.type is EventType.DELETED for event in batch):
+            return
+
+
+@pytest.mark.parametrize("number", [1, 200])
+async def test_what_custom_objects_owned_goes_with_their_kind(number: int) -> None:
+    store = await open_store()
+    await with_family(store, number)
+    await store.delete(CRDS, DEFINITION)
+    await store.settled()
+    assert (there(store), store.list_records(CRDS).records) == ([], [])
+    await store.close()
+
+
+async def test_what_a_custom_object_owned_goes_though_its_kind_goes_at_the_same_time() -> None:
+    store = await open_store()
+    widgets = await with_family(store, 200)
+    await asyncio.gather(store.delete(CRDS, DEFINITION), store.delete(widgets, "owner", "default"))
+    await store.settled()
+    assert (there(store), store.list_records(CRDS).records) == ([], [])
+    await store.close()
+
+
+async def test_a_kind_waits_for_what_could_not_be_deleted_of_what_its_objects_owned(monkeypatch: pytest.MonkeyPatch) -> None:
+    import muster.store.embedded.garbage as garbage
+
+    monkeypatch.setattr(garbage, "_RETRY_S", (0.01,))
+    hook = Asks("child000", refusals=5)
+    store = await open_store(admission=hook)
+    await with_family(store)
+    before = store.resource_version
+    await store.delete(CRDS, DEFINITION)
+    await until_gone(store, before)
+    assert (there(store), hook.refusals) == ([], 0)
+    await store.close()
+
+
+async def test_what_custom_objects_owned_goes_with_their_kind_after_a_crash(tmp_path: Path) -> None:
+    store = await open_store(tmp_path, admission=Asks("child000", refusals=1_000_000))
+    widgets = await with_family(store)
+    await store.delete(CRDS, DEFINITION)
+    await store.settled()
+    assert not store.list_records(widgets).records
+    assert there(store) == ["child000"]
+    await store.close()
+    again = await open_store(tmp_path)
+    await again.settled()
+    assert (there(again), again.list_records(CRDS).records) == ([], [])
+    await again.close()
+
+
+async def test_a_kind_does_not_wait_for_what_is_being_deleted_or_has_other_owners() -> None:
+    store = await open_store()
+    widgets = await with_family(store)
+    owner, other = await store.get(widgets, "owner", "default"), await make(store, "other")
+    await make(store, "held", owner, finalizers=["example.com/hold"])
+    await make(store, "shared", owner, other)
+    await store.delete(CRDS, DEFINITION)
+    await store.settled()
+    assert (there(store), store.list_records(CRDS).records) == (["held", "other", "shared"], [])
+    kept = await store.get(CONFIG_MAPS, "shared", "default")
+    assert [reference["name"] for reference in kept["metadata"]["ownerReferences"]] == ["other"]
+    await store.close()
+
+
+async def test_a_kind_does_not_wait_for_a_reference_whose_uid_is_that_of_an_owner_of_another_kind() -> None:
+    store = await open_store()
+    await with_family(store)
+    right = owner_reference(await make(store, "other"), controller=False)
+    references = [{**right, "apiVersion": f"{GROUP}/v1", "kind": "Widget"}, right]
+    await store.create(CONFIG_MAPS, config_map("twice", ownerReferences=references), "default")
+    await store.delete(CRDS, DEFINITION)
+    await store.settled()
+    assert (there(store), store.list_records(CRDS).records) == (["other", "twice"], [])
     await store.close()
 
 

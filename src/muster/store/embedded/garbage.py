@@ -4,7 +4,8 @@ One task on the loop works through a queue that committed changes fill; it write
 else, so finalizers, hooks and watchers see its deletes as they see any. On a real cluster kube-controller-manager does this.
 
 Nothing here is needed to survive a crash: what there is to do follows from the objects themselves and is found again when
-the store opens. Work that a full disk or a hook prevents is tried again after a while.
+the store opens. So a kind stays until what its objects owned is dealt with: nobody could find that out any more without it.
+Work that a full disk or a hook prevents is tried again after a while.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import NamedTuple, TypeVar
 import structlog
 
 from muster.objects.resources import Resource
-from muster.objects.status import ApiError, Conflict, NotFound, Raw
+from muster.objects.status import ApiError, Conflict, NotFound, Raw, ServiceUnavailable
 from muster.store.contract import DEFAULT_WRITE, EventType, Preconditions, Propagation
 from muster.store.embedded.admission import GARBAGE_COLLECTOR, NAMESPACE_CONTROLLER
 from muster.store.embedded.collection import Collection
@@ -129,9 +130,7 @@ class GarbageCollector:
     def _enqueue(self, work: Item | Place) -> None:
         if self._is_closed:
             return
-        timer = self._timers.pop(work, None)
-        if timer is not None:
-            timer.cancel()
+        self._forget_timer(work)
         self._queue[work] = None
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="muster-store-garbage")
@@ -164,8 +163,14 @@ class GarbageCollector:
             attempt = self._attempts.get(work, 0)
             self._attempts[work] = attempt + 1
             delay_s = _RETRY_S[min(attempt, len(_RETRY_S) - 1)]
+            self._forget_timer(work)  # of an attempt before, when this one did not wait for it
             if not self._is_closed:
                 self._timers[work] = asyncio.get_running_loop().call_later(delay_s, self._retry, work)
+
+    def _forget_timer(self, work: Item | Place) -> None:
+        timer = self._timers.pop(work, None)
+        if timer is not None:
+            timer.cancel()
 
     def _retry(self, work: Item | Place) -> None:
         self._timers.pop(work, None)
@@ -199,7 +204,7 @@ class GarbageCollector:
             record = transaction.read(collection, item.key)
             if record is None or record.uid != item.uid or record.deleting:
                 return []
-            states = {owner.uid: self._dependents.state(record, owner, transaction.read) for owner in record.owners}
+            states = self._dependents.states(record, transaction.read)
             lost = {uid for uid, state in states.items() if state is not OwnerState.SOLID}
             if not lost:
                 return []
@@ -296,7 +301,26 @@ class GarbageCollector:
                 now = self._core.clock()
                 await self._modify(resource, item, lambda raw: with_terminating_condition(raw, left, now))
                 return
+            await self._collect_owned(kind)
         await self._modify(resource, item, lambda raw: _without_finalizer(raw, FINALIZER_CLEANUP))
+
+    async def _collect_owned(self, kind: Resource) -> None:
+        """What the objects of a kind owned goes before the kind: once it is not served, nobody can tell that they are gone.
+
+        Raises when something is left, so that the kind stays and this is tried again, after a restart too.
+        """
+        await self._core.settle()  # what was sent while they were still there may be on its way to disk
+        lost = [
+            (served.collection, Item(served.collection.id, record.key, record.uid))
+            for served in self._registry.all
+            for record in served.collection.records.values()
+            if self._dependents.is_lost_with(kind, record)
+        ]
+        await self._for_each(lost, lambda one: self._attempt(one[1]))
+        for collection, item in lost:
+            record = collection.records.get(item.key)
+            if record is not None and record.uid == item.uid and self._dependents.is_lost_with(kind, record):
+                raise ServiceUnavailable(f"left of what its objects owned: {collection.id} {record.namespace}/{record.name}")
 
     async def _delete_all(self, resource: Resource, collection: Collection, namespace: str | None) -> None:
         records = [collection.records[key] for key in collection.keys_in(namespace)]
