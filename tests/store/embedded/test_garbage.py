@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from muster.objects.meta import owner_reference
-from muster.objects.status import NotFound, Raw
+from muster.objects.resources import Resource
+from muster.objects.status import Forbidden, NotFound, Raw, StorageFull
 from muster.store.contract import EventType
-from muster.store.embedded import EmbeddedStore
+from muster.store.embedded import AdmissionRequest, EmbeddedStore
+from muster.store.embedded.collection import Collection
 from muster.store.embedded.database import CommitFailed, Database, Row
-from tests.store.embedded.support import CONFIG_MAPS, NAMESPACES, NODES, PODS, SECRETS, config_map, open_store, pod
+from muster.store.embedded.records import Event
+from tests.store.conformance.support import definition
+from tests.store.embedded.support import CONFIG_MAPS, CRDS, NAMESPACES, NODES, PODS, SECRETS, config_map, open_store, pod
 
 
 async def make(store: EmbeddedStore, name: str, *owners: Raw, namespace: str = "default", **metadata: Any) -> Raw:
@@ -189,6 +195,215 @@ async def test_a_full_disk_delays_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
     while "child" not in deleted:
         deleted += [event.record.name for event in await anext(watcher)]
     assert failures == 3
+    await store.close()
+
+
+class Asks:
+    """Admission that refuses a delete of `name` so many times, and does something while it thinks about the next one."""
+
+    def __init__(self, name: str, act: Callable[[], Awaitable[object]] | None = None, refusals: int = 0) -> None:
+        self._name = name
+        self._act = act
+        self.refusals = refusals
+
+    async def mutate(self, request: AdmissionRequest) -> Raw | None:
+        return None
+
+    async def validate(self, request: AdmissionRequest) -> None:
+        if request.operation != "DELETE" or request.name != self._name:
+            return
+        if self.refusals:
+            self.refusals -= 1
+            raise Forbidden("not yet")
+        act, self._act = self._act, None
+        if act is not None:
+            await act()
+
+
+def right_behind(store: EmbeddedStore, name: str, act: Callable[[], Awaitable[None]]) -> asyncio.Future[None]:
+    """Let `act` begin when the end of `name` shows, just before the collector does: what it writes is pending then."""
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def run() -> None:
+        await act()
+        done.set_result(None)
+
+    def on_event(_: Collection, event: Event) -> None:
+        if event.type is EventType.DELETED and event.record.name == name:
+            tasks.append(asyncio.ensure_future(run()))
+
+    tasks: list[asyncio.Future[None]] = []
+    store._core.listeners.insert(0, on_event)
+    return done
+
+
+@pytest.mark.parametrize("is_released", [pytest.param(True, id="released"), pytest.param(False, id="owned by another one")])
+@pytest.mark.parametrize("is_asked", [pytest.param(True, id="while a hook was asked"), pytest.param(False, id="still pending")])
+async def test_whoever_was_told_that_an_object_has_no_such_owner_any_more_keeps_it(
+    tmp_path: Path, is_released: bool, is_asked: bool
+) -> None:
+    store = await open_store(tmp_path)
+    owner, other = await make(store, "owner"), await make(store, "other")
+    await make(store, "child", owner)
+    references = None if is_released else [owner_reference(other, controller=False)]
+
+    async def release() -> None:
+        await store.patch(CONFIG_MAPS, "child", {"metadata": {"ownerReferences": references}}, "default")
+
+    if is_asked:
+        store.admission = Asks("child", release)
+        await store.delete(CONFIG_MAPS, "owner", "default")
+    else:
+        released = right_behind(store, "owner", release)
+        await store.delete(CONFIG_MAPS, "owner", "default")
+        await released
+    await store.settled()
+    assert there(store) == ["child", "other"]
+    await store.close()
+
+
+async def test_a_release_that_fails_on_its_way_to_disk_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await open_store(tmp_path)
+    owner = await make(store, "owner")
+    await make(store, "child", owner)
+    commit = Database.commit
+
+    def refuse_release(self: Database, rows: list[Row]) -> None:
+        if rows[0].name == "child" and b"ownerReferences" not in rows[0].value:
+            raise CommitFailed("no room left", full=True)
+        commit(self, rows)
+
+    async def release() -> None:
+        with pytest.raises(StorageFull):
+            await store.patch(CONFIG_MAPS, "child", {"metadata": {"ownerReferences": None}}, "default")
+
+    monkeypatch.setattr(Database, "commit", refuse_release)
+    failed = right_behind(store, "owner", release)
+    await store.delete(CONFIG_MAPS, "owner", "default")
+    await failed
+    await store.settled()
+    assert there(store) == []
+    await store.close()
+
+
+async def test_whoever_asked_for_dependents_to_stay_after_all_keeps_them() -> None:
+    store = await open_store()
+    owner = await make(store, "owner")
+    await make(store, "child", owner)
+    store.admission = Asks("child", lambda: store.delete(CONFIG_MAPS, "owner", "default", propagation="Orphan"))
+    await store.delete(CONFIG_MAPS, "owner", "default", propagation="Foreground")
+    await store.settled()
+    assert there(store) == ["child"]
+    await store.close()
+
+
+async def test_a_reference_to_what_is_gone_is_the_last_one_when_the_other_is_taken_away_meanwhile(tmp_path: Path) -> None:
+    store = await open_store(tmp_path)
+    gone, kept = await make(store, "gone"), await make(store, "kept")
+    await make(store, "child", gone, kept)
+    reference = owner_reference(gone, controller=False)
+
+    async def release() -> None:
+        await store.patch(CONFIG_MAPS, "child", {"metadata": {"ownerReferences": [reference]}}, "default")
+
+    released = right_behind(store, "gone", release)
+    await store.delete(CONFIG_MAPS, "gone", "default")
+    await released
+    await store.settled()
+    assert there(store) == ["kept"]
+    await store.close()
+
+
+GROUP = "g.example.com"
+DEFINITION = f"widgets.{GROUP}"
+
+
+async def with_family(store: EmbeddedStore, number: int = 1) -> Resource:
+    """A custom object that owns config maps."""
+    await store.create(CRDS, definition(GROUP))
+    widgets = await store.resource(GROUP, "Widget")
+    owner = await store.create(widgets, {"metadata": {"name": "owner"}, "spec": {"size": 1}}, "default")
+    await asyncio.gather(*(make(store, f"child{n:03}", owner) for n in range(number)))
+    return widgets
+
+
+async def until_gone(store: EmbeddedStore, since: str) -> None:
+    """Until the definition is: what had to be tried again is done then."""
+    async for batch in store.watch_records(CRDS, resource_version=since):
+        if any(event.type is EventType.DELETED for event in batch):
+            return
+
+
+@pytest.mark.parametrize("number", [1, 200])
+async def test_what_custom_objects_owned_goes_with_their_kind(number: int) -> None:
+    store = await open_store()
+    await with_family(store, number)
+    await store.delete(CRDS, DEFINITION)
+    await store.settled()
+    assert (there(store), store.list_records(CRDS).records) == ([], [])
+    await store.close()
+
+
+async def test_what_a_custom_object_owned_goes_though_its_kind_goes_at_the_same_time() -> None:
+    store = await open_store()
+    widgets = await with_family(store, 200)
+    await asyncio.gather(store.delete(CRDS, DEFINITION), store.delete(widgets, "owner", "default"))
+    await store.settled()
+    assert (there(store), store.list_records(CRDS).records) == ([], [])
+    await store.close()
+
+
+async def test_a_kind_waits_for_what_could_not_be_deleted_of_what_its_objects_owned(monkeypatch: pytest.MonkeyPatch) -> None:
+    import muster.store.embedded.garbage as garbage
+
+    monkeypatch.setattr(garbage, "_RETRY_S", (0.01,))
+    hook = Asks("child000", refusals=5)
+    store = await open_store(admission=hook)
+    await with_family(store)
+    before = store.resource_version
+    await store.delete(CRDS, DEFINITION)
+    await until_gone(store, before)
+    assert (there(store), hook.refusals) == ([], 0)
+    await store.close()
+
+
+async def test_what_custom_objects_owned_goes_with_their_kind_after_a_crash(tmp_path: Path) -> None:
+    store = await open_store(tmp_path, admission=Asks("child000", refusals=1_000_000))
+    widgets = await with_family(store)
+    await store.delete(CRDS, DEFINITION)
+    await store.settled()
+    assert not store.list_records(widgets).records
+    assert there(store) == ["child000"]
+    await store.close()
+    again = await open_store(tmp_path)
+    await again.settled()
+    assert (there(again), again.list_records(CRDS).records) == ([], [])
+    await again.close()
+
+
+async def test_a_kind_does_not_wait_for_what_is_being_deleted_or_has_other_owners() -> None:
+    store = await open_store()
+    widgets = await with_family(store)
+    owner, other = await store.get(widgets, "owner", "default"), await make(store, "other")
+    await make(store, "held", owner, finalizers=["example.com/hold"])
+    await make(store, "shared", owner, other)
+    await store.delete(CRDS, DEFINITION)
+    await store.settled()
+    assert (there(store), store.list_records(CRDS).records) == (["held", "other", "shared"], [])
+    kept = await store.get(CONFIG_MAPS, "shared", "default")
+    assert [reference["name"] for reference in kept["metadata"]["ownerReferences"]] == ["other"]
+    await store.close()
+
+
+async def test_a_kind_does_not_wait_for_a_reference_whose_uid_is_that_of_an_owner_of_another_kind() -> None:
+    store = await open_store()
+    await with_family(store)
+    right = owner_reference(await make(store, "other"), controller=False)
+    references = [{**right, "apiVersion": f"{GROUP}/v1", "kind": "Widget"}, right]
+    await store.create(CONFIG_MAPS, config_map("twice", ownerReferences=references), "default")
+    await store.delete(CRDS, DEFINITION)
+    await store.settled()
+    assert (there(store), store.list_records(CRDS).records) == (["other", "twice"], [])
     await store.close()
 
 

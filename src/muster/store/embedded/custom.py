@@ -1,8 +1,8 @@
 """CustomResourceDefinitions: from an object in the store to a kind that it serves.
 
 A definition is accepted or refused when it is written (its schema must be structural), its status is set in the same write,
-and the kind is there when the write returns. While a definition is being deleted its kind takes nothing new; it goes with the
-last of its objects (`garbage.py`).
+and the kind is there when the write returns. While a definition is being deleted its kind takes nothing new; it goes after
+the last of its objects and what they owned (`garbage.py`).
 
 On the loop. `prepare` is pure but for reading the registry, and what is on its way to disk.
 """

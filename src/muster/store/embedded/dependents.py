@@ -3,14 +3,16 @@
 An owner is looked up as Kubernetes does, by kind and name in the dependent's own namespace (or without one), and must have the
 uid that the reference names. A reference into another namespace therefore counts as an owner that is gone. A reference to a
 kind that is not served, or from a cluster-wide object to a namespaced one, can't be resolved; nothing is deleted for it.
+That is why a kind is served until what its objects owned is gone (`garbage.py`).
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from muster.objects.resources import Resource
 from muster.store.contract import EventType
 from muster.store.embedded.collection import Collection
 from muster.store.embedded.deletion import FINALIZER_FOREGROUND
@@ -30,6 +32,18 @@ class OwnerState(enum.Enum):
     SOLID = "solid"
     GONE = "gone"
     WAITING = "waiting for its dependents"
+
+
+def _committed(collection: Collection, key: Key) -> Record | None:
+    return collection.records.get(key)
+
+
+def _group(owner: Owner) -> str:
+    return owner.api_version.rpartition("/")[0]
+
+
+Read = Callable[[Collection, Key], Record | None]
+"""How an owner is looked up: what is committed, or what a transaction finds."""
 
 
 class Dependents:
@@ -62,8 +76,8 @@ class Dependents:
     def of(self, uid: str) -> list[Item]:
         return list(self._by_owner.get(uid, ()))
 
-    def state(self, dependent: Record, owner: Owner) -> OwnerState:
-        found = self.find(dependent, owner)
+    def state(self, dependent: Record, owner: Owner, read: Read = _committed) -> OwnerState:
+        found = self.find(dependent, owner, read)
         if found is None:
             return OwnerState.GONE
         record = found[1]
@@ -71,12 +85,23 @@ class Dependents:
             return OwnerState.WAITING
         return OwnerState.SOLID
 
-    def find(self, dependent: Record, owner: Owner) -> tuple[Collection | None, Record | None] | None:
+    def states(self, dependent: Record, read: Read = _committed) -> dict[str, OwnerState]:
+        """By the uid that a reference names. Of several that name the same one, the last counts."""
+        return {owner.uid: self.state(dependent, owner, read) for owner in dependent.owners}
+
+    def is_lost_with(self, kind: Resource, dependent: Record) -> bool:
+        """Whether an object is still to be collected, or to be released, because an owner of this kind is gone."""
+        mine = [owner for owner in dependent.owners if (_group(owner), owner.kind) == (kind.group, kind.kind)]
+        if not mine or dependent.deleting:
+            return False
+        states = self.states(dependent)
+        return any(states[owner.uid] is OwnerState.GONE for owner in mine)
+
+    def find(self, dependent: Record, owner: Owner, read: Read = _committed) -> tuple[Collection | None, Record | None] | None:
         """Where the owner is; (None, None) when that can't be resolved, None when it is gone."""
-        group = owner.api_version.rpartition("/")[0]
-        served = self._registry.find_kind(group, owner.kind)
+        served = self._registry.find_kind(_group(owner), owner.kind)
         if served is None or (served.stored.namespaced and not dependent.namespace):
             return (None, None)
         key = (dependent.namespace if served.stored.namespaced else "", owner.name)
-        record = served.collection.records.get(key)
+        record = read(served.collection, key)
         return (served.collection, record) if record is not None and record.uid == owner.uid else None

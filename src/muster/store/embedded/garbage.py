@@ -4,7 +4,8 @@ One task on the loop works through a queue that committed changes fill; it write
 else, so finalizers, hooks and watchers see its deletes as they see any. On a real cluster kube-controller-manager does this.
 
 Nothing here is needed to survive a crash: what there is to do follows from the objects themselves and is found again when
-the store opens. Work that a full disk or a hook prevents is tried again after a while.
+the store opens. So a kind stays until what its objects owned is dealt with: nobody could find that out any more without it.
+Work that a full disk or a hook prevents is tried again after a while.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from typing import NamedTuple, TypeVar
 import structlog
 
 from muster.objects.resources import Resource
-from muster.objects.status import ApiError, Conflict, NotFound, Raw
+from muster.objects.status import ApiError, Conflict, NotFound, Raw, ServiceUnavailable
 from muster.store.contract import DEFAULT_WRITE, EventType, Preconditions, Propagation
-from muster.store.embedded.admission import GARBAGE_COLLECTOR, NAMESPACE_CONTROLLER, Actor
+from muster.store.embedded.admission import GARBAGE_COLLECTOR, NAMESPACE_CONTROLLER
 from muster.store.embedded.collection import Collection
 from muster.store.embedded.context import WriteContext
 from muster.store.embedded.core import Core
@@ -129,9 +130,7 @@ class GarbageCollector:
     def _enqueue(self, work: Item | Place) -> None:
         if self._is_closed:
             return
-        timer = self._timers.pop(work, None)
-        if timer is not None:
-            timer.cancel()
+        self._forget_timer(work)
         self._queue[work] = None
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="muster-store-garbage")
@@ -164,8 +163,14 @@ class GarbageCollector:
             attempt = self._attempts.get(work, 0)
             self._attempts[work] = attempt + 1
             delay_s = _RETRY_S[min(attempt, len(_RETRY_S) - 1)]
+            self._forget_timer(work)  # of an attempt before, when this one did not wait for it
             if not self._is_closed:
                 self._timers[work] = asyncio.get_running_loop().call_later(delay_s, self._retry, work)
+
+    def _forget_timer(self, work: Item | Place) -> None:
+        timer = self._timers.pop(work, None)
+        if timer is not None:
+            timer.cancel()
 
     def _retry(self, work: Item | Place) -> None:
         self._timers.pop(work, None)
@@ -184,17 +189,42 @@ class GarbageCollector:
             elif FINALIZER_FOREGROUND in record.finalizers:
                 await self._await_dependents(resource, item)
             return
-        states = {owner.uid: self._dependents.state(record, owner) for owner in record.owners}
-        lost = {uid for uid, state in states.items() if state is not OwnerState.SOLID}
-        if not lost:
-            return
-        if len(lost) < len(states):
-            await self._modify(resource, item, lambda raw: _without_owners(raw, lost))
-        elif OwnerState.WAITING in states.values() and self._dependents.of(item.uid):
-            await self._unblock_circle(resource, item)
-            await self._delete(resource, record, "Foreground", GARBAGE_COLLECTOR)
-        else:
-            await self._delete(resource, record, _own_wish(record), GARBAGE_COLLECTOR)
+        if any(self._dependents.state(record, owner) is not OwnerState.SOLID for owner in record.owners):
+            await self._release_or_delete(resource, collection, item)
+
+    async def _release_or_delete(self, resource: Resource, collection: Collection, item: Item) -> None:
+        """Take the lost owners out of its references or, when none is left, delete it.
+
+        Judged inside the transaction, of the object and its owners as the write finds them, and again whenever one of them
+        changed while a hook was asked: whoever was told that an object has no owner any more, or another one, keeps it.
+        """
+        context = WriteContext(DEFAULT_WRITE, GARBAGE_COLLECTOR)
+
+        async def build(transaction: Transaction) -> list[Result]:
+            record = transaction.read(collection, item.key)
+            if record is None or record.uid != item.uid or record.deleting:
+                return []
+            states = self._dependents.states(record, transaction.read)
+            lost = {uid for uid, state in states.items() if state is not OwnerState.SOLID}
+            if not lost:
+                return []
+            if len(lost) < len(states):
+                released = self._updates.modify(transaction, resource, item.key, lambda raw: _without_owners(raw, lost))
+                return [] if released is None else [released]
+            propagation = _own_wish(record)
+            if OwnerState.WAITING in states.values() and self._dependents.of(item.uid):
+                propagation = "Foreground"
+                if self._is_in_circle(item):
+                    unblocked = self._updates.modify(transaction, resource, item.key, _without_blocking)
+                    if unblocked is not None:
+                        return [unblocked]  # the event of that brings it back, to be deleted then
+            return [
+                await self._deletes.delete(
+                    transaction, resource, record.name, record.namespace or None, context, propagation=propagation
+                )
+            ]
+
+        await self._writes.run(build, actor=GARBAGE_COLLECTOR)
 
     async def _orphan(self, resource: Resource, item: Item) -> None:
         """Dependents lose their reference first; only then may the owner go."""
@@ -225,13 +255,13 @@ class GarbageCollector:
                     return True
         return False
 
-    async def _unblock_circle(self, resource: Resource, item: Item) -> None:
-        """When something that this object owns waits for its own dependents, they may wait for each other: stop blocking."""
+    def _is_in_circle(self, item: Item) -> bool:
+        """When something that this object owns waits for its own dependents, they may wait for each other."""
         for dependent in self._dependents.of(item.uid):
             record = self._core.collections[dependent.collection_id].records.get(dependent.key)
             if record is not None and record.deleting and FINALIZER_FOREGROUND in record.finalizers:
-                await self._modify(resource, item, _without_blocking)
-                return
+                return True
+        return False
 
     # --- namespaces and kinds ------------------------------------------------------------------------------------
 
@@ -271,13 +301,32 @@ class GarbageCollector:
                 now = self._core.clock()
                 await self._modify(resource, item, lambda raw: with_terminating_condition(raw, left, now))
                 return
+            await self._collect_owned(kind)
         await self._modify(resource, item, lambda raw: _without_finalizer(raw, FINALIZER_CLEANUP))
+
+    async def _collect_owned(self, kind: Resource) -> None:
+        """What the objects of a kind owned goes before the kind: once it is not served, nobody can tell that they are gone.
+
+        Raises when something is left, so that the kind stays and this is tried again, after a restart too.
+        """
+        await self._core.settle()  # what was sent while they were still there may be on its way to disk
+        lost = [
+            (served.collection, Item(served.collection.id, record.key, record.uid))
+            for served in self._registry.all
+            for record in served.collection.records.values()
+            if self._dependents.is_lost_with(kind, record)
+        ]
+        await self._for_each(lost, lambda one: self._attempt(one[1]))
+        for collection, item in lost:
+            record = collection.records.get(item.key)
+            if record is not None and record.uid == item.uid and self._dependents.is_lost_with(kind, record):
+                raise ServiceUnavailable(f"left of what its objects owned: {collection.id} {record.namespace}/{record.name}")
 
     async def _delete_all(self, resource: Resource, collection: Collection, namespace: str | None) -> None:
         records = [collection.records[key] for key in collection.keys_in(namespace)]
         await self._for_each(
             [record for record in records if not record.deleting],
-            lambda record: self._delete(resource, record, "Background", NAMESPACE_CONTROLLER),
+            lambda record: self._delete(resource, record),
         )
 
     # --- writing -------------------------------------------------------------------------------------------------
@@ -291,8 +340,8 @@ class GarbageCollector:
         for start in range(0, len(things), _CONCURRENCY):
             await asyncio.gather(*map(act, things[start : start + _CONCURRENCY]))
 
-    async def _delete(self, resource: Resource, record: Record, propagation: Propagation | None, actor: Actor) -> None:
-        context = WriteContext(DEFAULT_WRITE, actor)
+    async def _delete(self, resource: Resource, record: Record) -> None:
+        context = WriteContext(DEFAULT_WRITE, NAMESPACE_CONTROLLER)
 
         async def build(transaction: Transaction) -> list[Result]:
             return [
@@ -302,13 +351,13 @@ class GarbageCollector:
                     record.name,
                     record.namespace or None,
                     context,
-                    propagation=propagation,
+                    propagation="Background",
                     preconditions=Preconditions(uid=record.uid),
                 )
             ]
 
         try:
-            await self._writes.run(build, actor=actor)
+            await self._writes.run(build, actor=NAMESPACE_CONTROLLER)
         except (NotFound, Conflict):
             return
 
