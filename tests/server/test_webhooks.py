@@ -528,6 +528,29 @@ def test_a_webhook_that_hangs_holds_up_nobody_else(small: RunningServer, hooks: 
     assert len(hooks.questions("/h")) == 2
 
 
+def test_a_webhook_has_its_time_when_its_turn_has_come(small: RunningServer, hooks: HookServer) -> None:
+    """That others are asked first is no failure of it: a flood would open what fails open."""
+    space = new_namespace(small, "turns")
+    takes_its_time = threading.Event()
+
+    def judge(review: Raw) -> Raw:
+        if len(hooks.questions("/h")) == 1:
+            return hooks.hold(review)
+        takes_its_time.wait(0.5)  # less than it has, and more than what is left a second after the write came
+        return answer(review, allowed=False)
+
+    hooks.held.clear()
+    hooks.behaviours["/h"] = judge
+    webhook = hooks.webhook("/h", space, timeoutSeconds=1, failurePolicy="Ignore", **JUDGED)
+    with configured(small, hooks, space, webhook), ThreadPoolExecutor(2) as pool:
+        first = pool.submit(small.request, "POST", maps(space), config_map("a1"))
+        blocked_until(lambda: hooks.questions("/h"))
+        second = pool.submit(small.request, "POST", maps(space), config_map("a2"))
+        assert first.result(60).code == 201, "it hangs for a second, and fails open"
+        assert second.result(60).code == 400, "it says no"
+        hooks.held.set()
+
+
 def test_writes_that_wait_for_webhooks_have_a_bound(small: RunningServer, hooks: HookServer) -> None:
     """However many webhooks hang: there is room for writes that concern none of them."""
     space = new_namespace(small, "hang")
@@ -592,6 +615,22 @@ def test_all_webhooks_of_a_write_together_have_a_bound(tmp_path: Path, hooks: Ho
         assert (reply.code, reply.reason) == (504, "Timeout")
         assert "request did not complete within requested timeout" in reply.message
         assert not hooks.questions("/later")
+
+
+def test_a_webhook_that_has_no_time_left_is_not_passed_over(tmp_path: Path, hooks: HookServer) -> None:
+    with running(tmp_path, limits=ServerLimits(webhook_phase_timeout_s=2.2)) as server:
+        space = new_namespace(server, "late")
+        hooks.held.clear()
+        hooks.behaviours["/h"] = hooks.behaviours["/later"] = hooks.hold
+        hangs = hooks.webhook("/h", space, timeoutSeconds=2, failurePolicy="Ignore", **JUDGED)
+        later = hooks.webhook("/later", space, timeoutSeconds=10, failurePolicy="Ignore", **JUDGED)
+        with configured(server, hooks, space, hangs, later, kind="Mutating"):
+            reply = server.request("POST", maps(space), config_map("a"))
+        hooks.held.set()
+        assert (reply.code, reply.reason) == (504, "Timeout")
+        assert 'webhooks up to "later.hooks.example.com" took 2.2 s' in reply.message
+        assert len(hooks.questions("/later")) == 1
+        assert server.request("GET", maps(space, "a")).code == 404
 
 
 # --- what is noted and counted

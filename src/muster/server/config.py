@@ -119,8 +119,7 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     webhook_calls_per_hook_max: int = 96
     """Calls of one webhook that are under way or wait. Beyond that 429: a webhook that hangs shall not take every slot."""
     webhook_writes_max: int = 160
-    """Writes that are being asked about; also connections to all webhooks. Less than `in_flight_write_max`, so that writes that
-    concern none go on."""
+    """Writes that are being asked about. Less than `in_flight_write_max`, so that writes that concern none go on."""
     webhook_phase_timeout_s: float = 30.0
     """All mutating webhooks of a write together, and all validating ones: as long as a single one may take."""
     webhook_answer_bytes_max: int = 3 * MIB

@@ -43,6 +43,8 @@ from muster.server.webhook_services import Address, Resolve, Unresolved
 _TRIED_MAX: Final = 3
 """Addresses of one service that a call tries, as long as nobody took the connection."""
 _SHOWN_CHARS_MAX: Final = 200
+_SLACK_S: Final = 1.0
+"""All webhooks of a write have as long as a single one may take: so much of that may be gone before the first is asked."""
 _IDLE_S: Final = 30.0
 _DNS_CACHE_S: Final = 10
 _CONTEXTS_MAX: Final = 256
@@ -92,13 +94,26 @@ class Caller:
         if session is not None:
             await session.close()
 
-    async def call(self, hook: Hook, body: bytes, timeout_s: float) -> Any:
-        """The JSON that the webhook answers with. Raises CallFailed; TooManyRequests when too many calls are under way."""
+    async def call(self, hook: Hook, body: bytes, deadline: float) -> Any:
+        """The JSON that the webhook answers with. Raises CallFailed; TooManyRequests when too many calls are under way; and
+        TimeoutError when the webhook had no more time than until `deadline`, which is less than its own.
+
+        Its time begins when it has a slot: that this server is busy is no failure of the webhook, and opens none that fails
+        open.
+        """
+        async with self._lane(hook, deadline):
+            left_s = deadline - asyncio.get_running_loop().time()
+            if left_s < hook.timeout_s - _SLACK_S:
+                async with asyncio.timeout_at(deadline):
+                    return await self._call(hook, body, left_s)
+            return await self._call(hook, body, hook.timeout_s)
+
+    async def _call(self, hook: Hook, body: bytes, timeout_s: float) -> Any:
         url, server_name = address_of(hook)
         url = url.with_query(timeout=f"{max(1, math.ceil(timeout_s))}s")
         post = f'failed to call webhook: Post "{_shown(hook, url)}"'
         try:
-            async with asyncio.timeout(timeout_s), self._lane(hook):
+            async with asyncio.timeout(hook.timeout_s):
                 context = await self._context(hook.ca_bundle)
                 try:
                     return await self._post(hook, url, server_name, body, context)
@@ -110,26 +125,36 @@ class Caller:
             raise CallFailed(f"{post}: context deadline exceeded") from None
 
     @contextlib.asynccontextmanager
-    async def _lane(self, hook: Hook) -> AsyncIterator[None]:
+    async def _lane(self, hook: Hook, deadline: float) -> AsyncIterator[None]:
         limits = self._limits
         lane = self._lanes.get(hook.key)
         if lane is None:
             lane = self._lanes[hook.key] = _Lane(limits.webhook_calls_at_once_max)
         if lane.calls >= limits.webhook_calls_per_hook_max:
-            self._metrics.refused.labels("webhook_calls_per_hook_max").inc()
-            raise TooManyRequests(
-                f'{lane.calls} requests wait for the admission webhook "{hook.name}", the most this server takes '
-                "(webhook_calls_per_hook_max); try again later",
-                retry_after_s=1,
-            )
+            raise self._too_many(hook, lane, "the most this server takes")
         lane.calls += 1
         try:
-            async with lane.slots:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await lane.slots.acquire()
+            except TimeoutError:
+                raise self._too_many(hook, lane, "and the turn of this one did not come in time") from None
+            try:
                 yield
+            finally:
+                lane.slots.release()
         finally:
             lane.calls -= 1
             if lane.calls == 0:
                 self._lanes.pop(hook.key, None)
+
+    def _too_many(self, hook: Hook, lane: _Lane, what: str) -> TooManyRequests:
+        self._metrics.refused.labels("webhook_calls_per_hook_max").inc()
+        return TooManyRequests(
+            f'{lane.calls} requests wait for the admission webhook "{hook.name}", {what} '
+            "(webhook_calls_per_hook_max); try again later",
+            retry_after_s=1,
+        )
 
     # --- TLS
 
@@ -151,9 +176,8 @@ class Caller:
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
-            limits = self._limits
             connector = aiohttp.TCPConnector(
-                limit=limits.webhook_writes_max,
+                limit=0,  # the lanes bound them: here the calls of one webhook would wait for another that hangs
                 keepalive_timeout=_IDLE_S,
                 ttl_dns_cache=_DNS_CACHE_S,
             )

@@ -303,14 +303,11 @@ class Webhooks:
         if request.dry_run and hook.side_effects not in ("None", "NoneOnDryRun"):
             raise BadRequest(f'admission webhook "{hook.name}" does not support dry run')
         if started_s >= deadline:
-            raise Timeout(
-                f'request did not complete within requested timeout: webhooks before "{hook.name}" took '
-                f"{self._limits.webhook_phase_timeout_s:g} s; a webhook that answers sooner helps"
-            )
+            raise self._out_of_time(hook)
         code = 0
         is_rejected = False
         try:
-            answer = await self._exchange(match, request, min(hook.timeout_s, deadline - started_s))
+            answer = await self._exchange(match, request, deadline)
             self._tell(hook, request, answer)
             if answer.allowed:
                 code = 200
@@ -319,6 +316,9 @@ class Webhooks:
             code, is_rejected = refusal.code, True
             self._metrics.rejected(hook.name, type_, request.operation, "no_error")
             raise refusal
+        except TimeoutError:
+            is_rejected = True  # it had no time to fail, so it is not passed over either
+            raise self._out_of_time(hook) from None
         except CallFailed as failure:
             is_rejected = hook.is_fail_closed
             said = f'failed calling webhook "{hook.name}": {failure}'
@@ -335,13 +335,19 @@ class Webhooks:
             seconds = asyncio.get_running_loop().time() - started_s
             self._metrics.called(hook.name, type_, request.operation, code=code, is_rejected=is_rejected, seconds=seconds)
 
-    async def _exchange(self, match: Match, request: AdmissionRequest, timeout_s: float) -> Answer:
+    def _out_of_time(self, hook: Hook) -> Timeout:
+        return Timeout(
+            f'request did not complete within requested timeout: webhooks up to "{hook.name}" took '
+            f"{self._limits.webhook_phase_timeout_s:g} s; a webhook that answers sooner helps"
+        )
+
+    async def _exchange(self, match: Match, request: AdmissionRequest, deadline: float) -> Answer:
         hook = match.hook
         if hook.problem:
             raise CallFailed(hook.problem)
         uid = random_uid(self._entropy)
         body = review(question_of(request, match.resource, uid), hook.review_version)
-        document: Any = await (await self._caller.get()).call(hook, body, timeout_s)
+        document: Any = await (await self._caller.get()).call(hook, body, deadline)
         try:
             return read_answer(document, uid=uid, version=hook.review_version, is_mutating=hook.is_mutating)
         except BadAnswer as error:
