@@ -110,6 +110,24 @@ async def test_a_kept_status_is_charged_in_the_same_commit() -> None:
     await store.close()
 
 
+@pytest.mark.parametrize("status", [None, {"observedGeneration": 0, "disruptionsAllowed": 3}], ids=["none", "out of date"])
+async def test_an_eviction_is_noted_in_a_budget_without_a_status_of_now(status: Raw | None) -> None:
+    """Whoever is working one out has seen the pod, and must find that the budget has changed."""
+    store = await with_pods(ManualClock(START))
+    await store.create(BUDGETS, budget(minAvailable=2), "default")
+    if status is not None:
+        await store.patch(BUDGETS, "b", {"status": status}, "default", subresource="status")
+    before = (await store.get(BUDGETS, "b", "default"))["metadata"]["resourceVersion"]
+    await store.evict("p0", "default")
+    noted = await store.get(BUDGETS, "b", "default")
+    assert noted["metadata"]["resourceVersion"] != before
+    assert list(noted["status"]["disruptedPods"]) == ["p0"]
+    assert noted["status"].get("disruptionsAllowed") == (status or {}).get("disruptionsAllowed"), "nothing is decided by it"
+    with pytest.raises(TooManyRequests):
+        await store.evict("p1", "default")
+    await store.close()
+
+
 async def test_two_budgets_for_one_pod_are_a_mistake_that_is_named() -> None:
     store = await with_pods(ManualClock(START), 1)
     for name in ("one", "two"):

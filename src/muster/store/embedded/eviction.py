@@ -75,23 +75,26 @@ class Evictions:
                 "support; make their selectors disjoint"
             )
         budget, raw = matching[0]
-        if not has_status(raw):
-            # Nobody maintains this budget's status: count the pods themselves. Those being deleted count as gone.
-            if (allowed := disruptions_allowed(raw, self._pods_of(txn, raw, record.namespace))) < 1:
-                raise _refused(record, budget, raw, allowed)
-            return []
         now = self._core.clock()
-        status = dict(raw["status"])
+        status = dict(raw.get("status") or {})
         disrupted = still_disrupted(status.get("disruptedPods"), now)
-        if (status.get("disruptionsAllowed") or 0) < 1:
-            raise _refused(record, budget, raw, 0)
+        is_maintained = has_status(raw)
+        if is_maintained:
+            allowed = status.get("disruptionsAllowed") or 0
+        else:
+            # Nobody maintains this budget's status, or not yet: count the pods themselves. Those being deleted count as gone.
+            allowed = disruptions_allowed(raw, self._pods_of(txn, raw, record.namespace))
+        if allowed < 1:
+            raise _refused(record, budget, raw, allowed)
         if len(disrupted) >= _DISRUPTED_LEN_MAX:
             raise TooManyRequests(
                 f"poddisruptionbudgets {budget.name!r} has {len(disrupted)} evictions on their way, which is the limit; "
                 "wait for them",
                 retry_after_s=10,
             )
-        status["disruptionsAllowed"] -= 1
+        if is_maintained:
+            status["disruptionsAllowed"] = allowed - 1
+        # Always noted: whoever is working out a status from what was before this must find that the budget has changed.
         status["disruptedPods"] = {**disrupted, record.name: format_time(now)}
         changed = {**raw, "metadata": dict(raw["metadata"]), "status": status}
         return [txn.write(budgets.stored, budgets.collection, EventType.MODIFIED, changed, was=budget)]
