@@ -121,8 +121,11 @@ class Source:
         rows: list[Row] = []
         contents = draft.verified(rows.extend)
         draft.begin()
-        snapshot = snapshot_of_rows(contents.identity, contents.manifest.resource_version, rows)
-        for piece in write(snapshot, contents.manifest.taken_at_s, keys):
+        manifest = contents.manifest
+        snapshot = snapshot_of_rows(contents.identity, manifest.resource_version, rows)
+        for piece in write(
+            snapshot, manifest.taken_at_s, keys, store_format=manifest.store_format, muster_version=manifest.muster_version
+        ):
             draft.write(piece)
 
 

@@ -45,6 +45,15 @@ def row(rv: int, name: str, namespace: str = "default", text: str = "") -> Row:
 ROWS = [row(3, "a"), row(7, "b"), row(9, "c", text="\n\u2028\\n")]
 
 
+def test_an_archive_has_the_format_of_its_rows() -> None:
+    """Which are another release's when keys are added to what its server gave: a restore that took them for its own would not
+    bring them up to date, and nothing would later."""
+    snapshot = snapshot_of_rows(b"0123456789abcdef", 12, ROWS)
+    text = b"".join(write(snapshot, NOW, KEY_FILES, store_format=1, muster_version="0.0.9"))
+    manifest = read(io.BytesIO(text), lambda _: None).manifest
+    assert (manifest.store_format, manifest.muster_version) == (1, "0.0.9")
+
+
 def archive(rows: list[Row] = ROWS, keys: dict[str, bytes] | None = None, version: int = 12) -> bytes:
     return b"".join(write(snapshot_of_rows(b"0123456789abcdef", version, rows), NOW, keys))
 

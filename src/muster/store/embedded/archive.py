@@ -144,15 +144,23 @@ _whole: Final = msgspec.json.Decoder()
 # --- writing -----------------------------------------------------------------------------------------------------
 
 
-def write(snapshot: Snapshot, now: float, keys: Mapping[str, bytes] | None = None) -> Iterator[bytes]:
-    """The archive, a bounded piece at a time. `now` is when the snapshot was taken; `keys` are named as in `KEYS`."""
+def write(
+    snapshot: Snapshot,
+    now: float,
+    keys: Mapping[str, bytes] | None = None,
+    *,
+    store_format: int = STORE_FORMAT,
+    muster_version: str = __version__,
+) -> Iterator[bytes]:
+    """The archive, a bounded piece at a time. `now` is when the snapshot was taken; `keys` are named as in `KEYS`. The format
+    is that of the rows, which may come from a server of another release."""
     sha256: dict[str, str] = {}
 
     def member(name: str, content: bytes) -> bytes:
         sha256[name] = hashlib.sha256(content).hexdigest()
         return _framed(name, content, now)
 
-    yield member(HEAD, msgspec.json.encode(Head(FORMAT, __version__)) + b"\n")
+    yield member(HEAD, msgspec.json.encode(Head(FORMAT, muster_version)) + b"\n")
     for number, part in enumerate(_parts(snapshot.rows())):
         yield member(f"objects/{number:06}.jsonl.gz", gzip.compress(part, _GZIP_LEVEL, mtime=0))
     for name, content in (keys or {}).items():
@@ -161,8 +169,8 @@ def write(snapshot: Snapshot, now: float, keys: Mapping[str, bytes] | None = Non
         yield member(f"keys/{name}", content)
     manifest = Manifest(
         muster_backup=FORMAT,
-        muster_version=__version__,
-        store_format=STORE_FORMAT,
+        muster_version=muster_version,
+        store_format=store_format,
         taken_at=format_time(now),
         taken_at_s=now,
         resource_version=snapshot.resource_version,
