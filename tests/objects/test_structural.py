@@ -49,7 +49,9 @@ def test_types(schema: Raw, good: list[Any], bad: list[Any]) -> None:
         pytest.param({"type": "integer", "minimum": 1, "exclusiveMinimum": True}, [2], [1], "FieldValueInvalid", id="above"),
         pytest.param({"type": "number", "maximum": 1.5}, [1.5], [1.6], "FieldValueInvalid", id="maximum"),
         pytest.param({"type": "number", "maximum": 1, "exclusiveMaximum": True}, [0.9], [1], "FieldValueInvalid", id="below"),
-        pytest.param({"type": "number", "multipleOf": 0.1}, [0.3, 1], [0.35], "FieldValueInvalid", id="multiple"),
+        pytest.param({"type": "number", "multipleOf": 0.1}, [0.3, 1, 1e300], [0.35], "FieldValueInvalid", id="multiple"),
+        pytest.param({"type": "number", "multipleOf": 5e-324}, [1e308], [], "FieldValueInvalid", id="of the least"),
+        pytest.param({"type": "number", "multipleOf": 1e308}, [1e308], [5e-324], "FieldValueInvalid", id="of the most"),
         pytest.param({"type": "integer", "format": "int32"}, [2**31 - 1, -(2**31)], [2**31], "FieldValueInvalid", id="int32"),
         pytest.param({"type": "integer", "format": "int64"}, [2**63 - 1], [2**63], "FieldValueInvalid", id="int64"),
         pytest.param({"type": "string", "minLength": 2}, ["ab"], ["a"], "FieldValueInvalid", id="short"),
@@ -57,6 +59,7 @@ def test_types(schema: Raw, good: list[Any], bad: list[Any]) -> None:
         pytest.param({"type": "string", "pattern": "^a+$"}, ["aa"], ["ab", ""], "FieldValueInvalid", id="pattern"),
         pytest.param({"type": "string", "enum": ["x", "y"]}, ["x"], ["z", ""], "FieldValueNotSupported", id="enum"),
         pytest.param({"type": "integer", "enum": [1, 2]}, [1], [3], "FieldValueNotSupported", id="enum of numbers"),
+        pytest.param({"type": "number", "enum": [1, 2.5, 3.0]}, [1.0, 2.5, 3], [2], "FieldValueNotSupported", id="fractions"),
         pytest.param(
             {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2},
             [[1], [1, 2]],
@@ -301,6 +304,29 @@ def test_defaults_inside_of_defaults_count_too() -> None:
         structural.default({"spec": {"m": {str(number): {} for number in range(5000)}}})
 
 
+@pytest.mark.parametrize(
+    ("schema", "value", "filled"),
+    [
+        pytest.param({"type": "string", "default": "x"}, [None, "a"], ["x", "a"], id="default"),
+        pytest.param({"type": "string", "default": "x", "nullable": True}, [None], [None], id="null is a value"),
+        pytest.param(
+            {"type": "object", "default": {}, "properties": {"v": {"type": "integer", "default": 1}}},
+            [None, {}],
+            [{"v": 1}, {"v": 1}],
+            id="a default that is filled, too",
+        ),
+    ],
+)
+def test_null_in_lists_and_maps_becomes_the_default(schema: Raw, value: list[Any], filled: list[Any]) -> None:
+    many = of(
+        many={"type": "array", "items": schema},
+        named={"type": "object", "additionalProperties": schema},
+    )
+    raw = {"spec": {"many": value, "named": {str(index): item for index, item in enumerate(value)}}}
+    named = {str(index): item for index, item in enumerate(filled)}
+    assert many.default(raw)["spec"] == {"many": filled, "named": named}
+
+
 def test_nulls_are_absent_where_the_schema_says_so() -> None:
     schema = {
         "type": "object",
@@ -412,6 +438,7 @@ SCALAR: Raw = {"type": "string"}
         ),
         pytest.param({"type": "object", "properties": {}, "additionalProperties": SCALAR}, ".additionalProperties", id="both"),
         pytest.param({"type": "object", "additionalProperties": False}, ".additionalProperties", id="closed"),
+        pytest.param({"type": "object", "additionalProperties": SCALAR}, ".additionalProperties", id="map of all"),
         pytest.param(
             {"type": "object", "properties": {"a": {**INT_OR_STRING, "type": "string"}}},
             ".properties[a].type",

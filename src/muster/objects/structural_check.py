@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import msgspec
@@ -39,6 +39,8 @@ TOO_LONG = "FieldValueTooLong"
 TOO_MANY = "FieldValueTooMany"
 
 _PROBLEMS_MAX = 256
+_EXACT = Context(prec=800, traps=[])
+"""For all that a double can be: the quotient of two has some 630 digits at the most."""
 _READ_BY_GO = frozenset({"date-time", "byte"})
 """Formats of texts that are other types in Go."""
 
@@ -357,7 +359,7 @@ def _number(schema: Raw, rules: Rules, *, whole: bool) -> Check:
             wanted = f"must be less than {'' if below else 'or equal to '}{most}"
         elif low is not None and high is not None and not low <= value <= high:
             wanted = f"must be between {low} and {high} ({schema['format']})"
-        elif step and Decimal(repr(value)) % Decimal(repr(step)) != 0:
+        elif step and _EXACT.remainder(Decimal(repr(value)), Decimal(repr(step))) != 0:
             wanted = f"must be a multiple of {step}"
         return [("", INVALID, f"Invalid value: {shown(value)}: {wanted}")] if wanted else None
 
@@ -409,7 +411,8 @@ def _enum_checks(schema: Raw, *, are_words: bool = False) -> list[Check]:
     values = schema.get("enum")
     if not isinstance(values, list):
         return []
-    known = {(type(value), value) for value in values if not isinstance(value, dict | list)}
+    # 1 is 1.0, and true is not 1.
+    known = {(isinstance(value, bool), value) for value in values if not isinstance(value, dict | list)}
     others = [value for value in values if isinstance(value, dict | list)]
     allowed = ", ".join(shown(value) for value in values[:20]) + (", ..." if len(values) > 20 else "")
 
@@ -417,7 +420,7 @@ def _enum_checks(schema: Raw, *, are_words: bool = False) -> list[Check]:
         if isinstance(value, dict | list):
             if value in others:
                 return None
-        elif (type(value), value) in known:
+        elif (isinstance(value, bool), value) in known:
             return None
         if are_words and type(value) is not str:
             return _wrong_type(value, "string")

@@ -153,6 +153,9 @@ class _Walk:
             self.causes.append(
                 _invalid(f"{path}.type", f"Invalid value: {shown(schema.get('type'))}: must be object at the root")
             )
+        if schema.get("additionalProperties") is not None:
+            # It would be the schema of kind and metadata, too.
+            self.causes.append(_forbidden(f"{path}.additionalProperties", "additionalProperties must not be used at the root"))
         metadata = (schema.get("properties") or {}).get("metadata")
         if metadata is not None:
             beyond = [f"properties[{name}]" for name in metadata.get("properties", {}) if name not in ("name", "generateName")]

@@ -67,14 +67,16 @@ def _plain_fill_of(schema: Raw, rules: Rules, path: str) -> Fill | None:
     if schema.get("type") == "array" or "items" in schema:
         items = schema.get("items")
         child = fill_of(items, rules, f"{path}[*]") if isinstance(items, dict) else None
-        return None if child is None else _fill_list(child)
+        default = _instead_of_null(items, rules)
+        return None if child is None and default is _MISSING else _fill_list(child, default, path)
     properties: Mapping[str, Any] = {k: v for k, v in (schema.get("properties") or {}).items() if isinstance(v, dict)}
     extra = schema.get("additionalProperties")
     if isinstance(extra, dict):
         others = fill_of(extra, rules, f"{path}[*]")
         drops_nulls = not rules.null_is_absent and extra.get("nullable") is not True
         if others is not None or drops_nulls:
-            return _fill_map(_fill_listed_quantity if others is _fill_quantity else others, drops_nulls=drops_nulls)
+            others = _fill_listed_quantity if others is _fill_quantity else others
+            return _fill_map(others, _instead_of_null(extra, rules), path, drops_nulls=drops_nulls)
     defaults = {name: inner["default"] for name, inner in properties.items() if "default" in inner}
     children = {
         name: fill for name, inner in properties.items() if (fill := fill_of(inner, rules, path + key_path(name))) is not None
@@ -150,27 +152,45 @@ def _fill_listed_quantity(value: Any, budget: Budget, settled: Any) -> Any:
     return as_kept(value, is_listed=True)
 
 
-def _fill_map(child: Fill | None, *, drops_nulls: bool) -> Fill:
+def _instead_of_null(schema: Any, rules: Rules) -> Any:
+    """What an item of a list, or a value of a map, becomes that is null and may not be; _MISSING when it has no default."""
+    if rules.null_is_absent or not isinstance(schema, dict) or schema.get("nullable") is True:
+        return _MISSING
+    return schema.get("default", _MISSING)
+
+
+def _fill_item(item: Any, child: Fill | None, default: Any, budget: Budget, path: str) -> Any:
+    if item is None and default is not _MISSING:
+        budget.spend(_size(default), path, "")
+        item = copy_json(default)
+    return item if child is None else child(item, budget, None)
+
+
+def _fill_map(child: Fill | None, default: Any, path: str, *, drops_nulls: bool) -> Fill:
+    has_default = default is not _MISSING
+
     def fill(value: Any, budget: Budget, settled: Any) -> Any:
         if type(value) is not dict or value is settled:
             return value
-        if drops_nulls and None in value.values():
+        if drops_nulls and not has_default and None in value.values():
             value = {key: item for key, item in value.items() if item is not None}
-        if child is None:
+        if child is None and not has_default:
             return value
-        changed = {key: filled for key, item in value.items() if (filled := child(item, budget, None)) is not item}
+        changed = {
+            key: filled for key, item in value.items() if (filled := _fill_item(item, child, default, budget, path)) is not item
+        }
         return {**value, **changed} if changed else value
 
     return fill
 
 
-def _fill_list(child: Fill) -> Fill:
+def _fill_list(child: Fill | None, default: Any, path: str) -> Fill:
     def fill(value: Any, budget: Budget, settled: Any) -> Any:
         if type(value) is not list or value is settled:
             return value
         result = value
         for index, item in enumerate(value):
-            filled = child(item, budget, None)
+            filled = _fill_item(item, child, default, budget, path)
             if filled is not item:
                 result = list(value) if result is value else result
                 result[index] = filled

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.objects.patch.ownership import LATER, NOW, apply, conflicts, owned, thing, update
-from tests.objects.patch.strategies import SCHEMA, nested
+from tests.objects.patch.strategies import SCHEMA, TEXT, keyed_list, nested
 
 from muster.objects.patch import apply_server_side
 from muster.objects.status import BadRequest, Conflict, Invalid, Raw
@@ -342,3 +342,28 @@ def test_a_version_or_uid_in_the_configuration_must_match() -> None:
         apply_server_side(live, thing({"n": 2}, resourceVersion="4"), "me", SCHEMA, NOW)
     with pytest.raises(Conflict, match="uid"):
         apply_server_side(live, thing({"n": 2}, uid="other"), "me", SCHEMA, NOW)
+
+
+# --- what is empty --------------------------------------------------------------------------------------------------------
+
+
+_SUB: Raw = {"type": "object", "properties": {"a": TEXT, "b": TEXT}}
+_WITH_SUBS = {
+    "type": "object",
+    "properties": {
+        "spec": {"type": "object", "properties": {"items": keyed_list("name", {"name": TEXT, "sub": _SUB}), "sub": _SUB}}
+    },
+}
+
+
+@pytest.mark.parametrize("count", [1, 20])
+def test_an_empty_object_that_is_stated_again_takes_nothing_with_it(count: int) -> None:
+    """Defaults and hooks have filled it, and nobody owns that: who states the same again changes nothing."""
+    names = [f"n{number}" for number in range(count)]
+    config = thing({"sub": {}, "items": [{"name": name, "sub": {}} for name in names]})
+    live = apply(None, config, schema=_WITH_SUBS)
+    for part in (live["spec"], *live["spec"]["items"]):
+        part["sub"] = {"a": "x"}
+    assert apply(live, config, now=LATER, schema=_WITH_SUBS) == live
+    fewer = apply(live, thing({"items": [{"name": name} for name in names]}), now=LATER, schema=_WITH_SUBS)
+    assert fewer["spec"] == {"items": [{"name": name} for name in names]}, "what is stated no more goes with what is in it"

@@ -28,6 +28,7 @@ Fields = dict[str, Any]
 
 Path = tuple[str, ...]
 
+NO_FIELDS: Final[Fields] = {}
 SELF: Final = "."
 
 

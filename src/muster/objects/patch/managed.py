@@ -129,7 +129,7 @@ def apply_steps(  # noqa: PLR0917 - as above
     yield
     merged = merge(work.live, wanted, shape)
     if before is not None:
-        dropped = terms_here(before.fields, before.api_version, work.live, shape, beside)
+        dropped = terms_here(before.fields, before.api_version, work.live, shape, beside, owned)
         # In the common case all that was stated before is stated again, and nothing is to be removed.
         if dropped != owned:
             theirs = (

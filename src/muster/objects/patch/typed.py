@@ -16,11 +16,13 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from muster.objects.patch.common import ABSENT, is_same_json, json_equal, too_deep
-from muster.objects.patch.fieldset import SELF, Fields, Path, alike, in_order, is_member, node_of
+from muster.objects.patch.fieldset import NO_FIELDS, SELF, Fields, Path, alike, in_order, is_member, node_of
 from muster.objects.patch.shape import FLAT_LEN_MAX, Shape
 
 _KNOWN_MAX: Final = 512
 _KNOWN_TEXT_MAX: Final = 8192
+_LOOKED_UP_MAX: Final = 4
+"""Paths of a set that are looked for one by one, each from the root; of more, all are looked for in one walk."""
 """Of how many sets it is remembered how they fit their schema, and up to which length of their text."""
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -282,17 +284,23 @@ def collapse_atomic(fields: Fields, shape: Shape) -> Fields:
     return out
 
 
-def in_terms_of(fields: Fields, shape: Shape, value: Any) -> Fields:
-    """A set that may have been written under another schema, as `shape` would write it for `value`."""
+def in_terms_of(fields: Fields, shape: Shape, value: Any, stated: Fields = NO_FIELDS) -> Fields:
+    """A set that may have been written under another schema, as `shape` would write it for `value`.
+
+    A path that ends early in `stated` too, what its manager states now under `shape`, is an empty object or list that is still
+    stated: it means no more than that, whatever others have put into it.
+    """
     try:
         text = _encode(fields)
         if len(text) <= _KNOWN_TEXT_MAX:
             coarse = _coarse_paths(alike(text), shape)
-            if coarse is not None and not any(_goes_on(value, path, shape) for path in coarse):
-                return fields
+            if coarse is not None:
+                coarse = tuple(path for path in coarse if not _ends_in(stated, path))
+                if len(coarse) <= _LOOKED_UP_MAX and not any(_goes_on(value, path, shape) for path in coarse):
+                    return fields
     except (TypeError, ValueError, OverflowError, RecursionError):
         pass
-    return expand_atomic(collapse_atomic(fields, shape), shape, value)
+    return expand_atomic(collapse_atomic(fields, shape), shape, value, stated)
 
 
 @functools.lru_cache(maxsize=_KNOWN_MAX)
@@ -320,6 +328,16 @@ def _ends_early(fields: Fields, shape: Shape) -> Iterator[Path]:
             yield (element,)
 
 
+def _ends_in(fields: Fields, path: Path) -> bool:
+    """Whether `path` is in the set, and nothing below it."""
+    found: Fields | None = fields
+    for element in path:
+        found = found.get(element) if found else None
+        if found is None:
+            return False
+    return not found
+
+
 def _goes_on(value: Any, path: Path, shape: Shape) -> bool:
     """Whether `value` has parts at `path`."""
     for element in path:
@@ -333,8 +351,9 @@ def _goes_on(value: Any, path: Path, shape: Shape) -> bool:
     return bool(shape.parts(value))
 
 
-def expand_atomic(fields: Fields, shape: Shape, value: Any) -> Fields:
-    """A set that was written when the schema was coarser: the path of a whole gets the paths of what is in it now."""
+def expand_atomic(fields: Fields, shape: Shape, value: Any, stated: Fields = NO_FIELDS) -> Fields:
+    """A set that was written when the schema was coarser: the path of a whole gets the paths of what is in it now. Not one that
+    ends there in `stated` too: that is no whole."""
     if not _is_coarse(fields, shape):
         return fields
     out = fields
@@ -342,9 +361,11 @@ def expand_atomic(fields: Fields, shape: Shape, value: Any) -> Fields:
     for element, inner in fields.items():
         if element == SELF or element not in parts:
             continue
-        below = shape.below[element]
+        below, again = shape.below[element], stated.get(element)
         if inner:
-            finer = expand_atomic(inner, below, parts[element])
+            finer = expand_atomic(inner, below, parts[element], again or NO_FIELDS)
+        elif again is not None and not again:
+            finer = inner
         else:
             finer = {SELF: {}, **field_set(parts[element], below)} if below.parts(parts[element]) else inner
         if finer is not inner:

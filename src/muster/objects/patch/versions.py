@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from muster.objects.patch.fieldset import Fields, difference
+from muster.objects.patch.fieldset import NO_FIELDS, Fields, difference
 from muster.objects.patch.managers import Managers
 from muster.objects.patch.shape import Shape
 from muster.objects.patch.typed import Changes, compare, field_set, in_terms_of, prune
@@ -62,11 +62,14 @@ def remembered(managers: Managers, beside: Versions) -> Managers:
     return {k: entry for k, entry in managers.items() if beside.get(entry.api_version, ()) is not None}
 
 
-def terms_here(fields: Fields, api_version: str, raw: Raw, shape: Shape, beside: Versions) -> Fields:
-    """`fields`, which `api_version` names, as the version of `raw` names them: what `raw` has not without them."""
+def terms_here(  # noqa: PLR0917 - the set, where it is from, where it is to be understood
+    fields: Fields, api_version: str, raw: Raw, shape: Shape, beside: Versions, stated: Fields = NO_FIELDS
+) -> Fields:
+    """`fields`, which `api_version` names, as the version of `raw` names them: what `raw` has not without them. `stated`: see
+    `in_terms_of`."""
     version = beside.get(api_version)
     if version is None:
-        return in_terms_of(fields, shape, raw)
+        return in_terms_of(fields, shape, raw, stated)
     there = version.read(raw)
     left = version.write(prune(there, in_terms_of(fields, version.shape, there), {}, version.shape))
     return difference(field_set(raw, shape), field_set(left, shape))
