@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import re
@@ -333,6 +334,30 @@ async def test_rotation(tmp_path: Path) -> None:
     numbers = [line["n"] for name in reversed(files) for line in _lines(tmp_path / name)]
     assert numbers == list(range(numbers[0], 40)), "the newest lines, in order, none twice"
     assert all((tmp_path / name).stat().st_size <= 1000 for name in files)
+
+
+async def test_a_file_that_could_not_be_opened_costs_no_older_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process without room for another descriptor rotates once, and not at each attempt."""
+    log = AuditLog(tmp_path / "a.jsonl", ServerLimits(audit_file_bytes_max=1000, audit_files_max=3))
+    log.open()
+    for n in range(25):
+        log._flush([json.dumps({"n": n, "pad": "x" * 80}).encode()])
+    open_, refused = log.open, 0
+
+    def no_room() -> None:
+        nonlocal refused
+        refused += 1
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(log, "open", no_room)
+    while refused < 5:
+        log._flush([b'{"pad": "%b"}' % (b"x" * 300)])
+    monkeypatch.setattr(log, "open", open_)
+    log._flush([b'{"n": "last"}'])
+    await log.close()
+    kept = [line.get("n") for name in ("a.jsonl.2", "a.jsonl.1", "a.jsonl") for line in _lines(tmp_path / name)]
+    assert kept[-1] == "last"
+    assert 24 in kept, "what was written before is there"
 
 
 async def test_nothing_is_lost_at_close_and_the_buffer_is_bounded(tmp_path: Path) -> None:

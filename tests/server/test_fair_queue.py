@@ -198,6 +198,21 @@ def test_who_gives_up_leaves_nothing() -> None:
     assert queue.flows_len <= FLOWS_KEPT_MAX + 1
 
 
+def test_who_gave_up_and_comes_again_is_served() -> None:
+    """Also when its place was tidied away meanwhile, and it was never idle since: it has a seat all the time."""
+    queue = _queue(seats=100, levels=ONE)
+    held = [queue.take("low", f"u{number}", Kind.WRITE, 1) for number in range(100)]
+    for ticket in [queue.ask("low", f"u{number}", Kind.WRITE, 1) for number in range(100)]:
+        queue.give_back(ticket)
+    other = queue.ask("low", "other", Kind.WRITE, 1)
+    assert len(queue._by_name["low"].heaps[Kind.WRITE]) == 1, "the rest was tidied away"
+    again = queue.ask("low", "u0", Kind.WRITE, 1)
+    for seat in held[1:3]:
+        assert seat is not None
+        queue.give_back(seat)
+    assert {queue.next(), queue.next()} == {other, again}
+
+
 # --- whatever happens
 
 

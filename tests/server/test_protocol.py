@@ -37,6 +37,10 @@ _LIMITS = ServerLimits(
 )
 
 
+_REFUSED = b"POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nhost: x\r\nauthorization: Bearer none\r\n"
+"""Before its body is there."""
+
+
 @pytest.fixture(scope="module")
 def tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """A server with small limits, and time for whoever talks: a busy machine makes any client slow."""
@@ -157,6 +161,28 @@ def test_idle_connections_are_closed(impatient: RunningServer) -> None:
         connection.sendall(_get(impatient, "/healthz"))
         assert _status(connection.recv(65536)) == 200
         assert read_all(connection) in (b"", b"ok")  # the body may have come by itself; then the end
+
+
+@pytest.mark.parametrize("rest", [b"x", b"x" * 99], ids=["cut off", "whole"])
+def test_a_body_behind_its_refusal_keeps_no_connection_open(impatient: RunningServer, rest: bytes) -> None:
+    """Without credentials, one byte more would hold a place for ever."""
+    head = (
+        b"POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nhost: x\r\nauthorization: Bearer none\r\ncontent-length: 100"
+    )
+    with impatient.raw_socket() as connection:
+        connection.sendall(head + b"\r\n\r\n{")
+        assert _status(connection.recv(65536)) == 401
+        connection.sendall(rest)
+        assert b"HTTP/1.1" not in read_all(connection)  # the body of the refusal may have come by itself; then the end
+
+
+def test_a_request_behind_such_a_body_is_served_for_as_long_as_it_takes(impatient: RunningServer) -> None:
+    """It came in one piece with the end of that body: nothing had ended the wait for another request before it was there."""
+    with impatient.raw_socket() as connection:
+        connection.sendall(_REFUSED + b"content-length: 2\r\n\r\n{")
+        assert _status(connection.recv(65536)) == 401
+        connection.sendall(b"}" + _get(impatient, "/api/v1/namespaces/default/configmaps?watch=true&timeoutSeconds=3"))
+        assert read_all(connection).endswith(b"0\r\n\r\n"), "the watch ended by itself"
 
 
 def test_too_many_connections(tight: RunningServer) -> None:

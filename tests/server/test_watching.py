@@ -119,6 +119,14 @@ def test_refused_before_it_begins(server: RunningServer, maps: str) -> None:
     assert (future.code, future.reason) == (504, "Timeout")
 
 
+def test_a_watch_that_is_refused_leaves_none_open(server: RunningServer, maps: str) -> None:
+    """There is a bound for all watches together, so that one user's leavings would end everybody's."""
+    watchers = server.server.store._core.watchers
+    before = set(watchers)
+    assert server.request("GET", f"{maps}?watch=true&includeObject=x").code == 400
+    assert not [one for one in watchers if one not in before and one.collection.id == "configmaps"]
+
+
 def test_a_version_still_to_come_is_waited_for(server: RunningServer, maps: str) -> None:
     reply = server.request("GET", f"{maps}?watch=true&resourceVersion=99999999&timeoutSeconds=1&allowWatchBookmarks=true")
     assert (reply.code, reply.body) == (200, b"")

@@ -1,7 +1,8 @@
 """How answers go out: whole, in pieces, or as streams without an end; compressed where that pays; no faster than they are read.
 
-A small answer is one write. A large one gives its seat back first, is counted against the budget of its user, and takes a turn
-for each piece. A client that does not read in time is cut off.
+A small answer is one write. A large one gives its seat back first, is counted against the budget of its user until all but
+a little of it has been read, and takes a turn for each piece. Who has not read earlier answers waits without a seat. A client
+that does not read in time is cut off, before an answer begins too.
 
 Concurrency: on the event loop, in the task of the request. Compression, too: a piece takes some tens of microseconds, while a
 worker thread would wait for the interpreter's lock for milliseconds, each way. Invariant: once an answer has begun,
@@ -13,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from typing import Final
 
 from isal import isal_zlib
@@ -42,6 +43,8 @@ _BUFFER_BYTES: Final = 64 * 1024
 _PIECES_BUFFER_BYTES: Final = 1024 * 1024
 """Of a long answer, whose bytes are counted whole: what may be unread before the next piece waits. So the pieces of all but the
 longest go out one after the other, and do not wait for the client between two."""
+_THREADS_AT_ONCE: Final = 2
+"""Pieces that are made beside the loop compete for its interpreter, however many ask for some."""
 _GZIP_LEVEL: Final = 1
 _GZIP_WBITS: Final = 31
 """zlib's word, and ISA-L's, for the gzip format with the largest window."""
@@ -53,6 +56,7 @@ class Answering:
         self._trail = trail
         self._metrics = metrics
         self._limits = limits
+        self._threads = asyncio.Semaphore(_THREADS_AT_ONCE)
         self._streams: dict[Stream | Tunnel, str] = {}
         """Answers without an end of their own, with whose they are."""
         self.is_stopping = False
@@ -84,11 +88,10 @@ class Answering:
             exchange.code, exchange.reason = response.code, response.reason
             headers.append((b"content-length", str(len(body)).encode()))
             if not scope["muster.connection"].respond(scope["muster.cycle"], response.code, headers, body):
+                self.give_way(exchange)
                 await self._send_parts(scope, send, response.code, headers, body)
             return
-        # What is left is up to the client; its bytes are bounded, so it needs no seat for that.
-        if exchange.ticket is not None:
-            self._flow.give_back(exchange.ticket)
+        self.give_way(exchange)
         size = response.size_bytes if response.pieces is not None else len(body)
         is_packed = size >= self._limits.gzip_bytes_min and "gzip" in exchange.headers.get("accept-encoding", "")
         if is_packed:
@@ -98,19 +101,27 @@ class Answering:
                 if response.is_exact and not is_packed:
                     headers.append((b"content-length", str(size).encode()))
                 exchange.code, exchange.reason = response.code, response.reason
-                await send({"type": "http.response.start", "status": response.code, "headers": headers})
+                if not await self.begin(scope, send, response.code, headers):
+                    return
                 made = _slices(body) if response.pieces is None else response.pieces
-                pieces = _beside(made) if response.is_slow else _on_loop(made)
+                pieces = _beside(made, self._threads) if response.is_slow else _on_loop(made)
                 connection = scope["muster.connection"]
                 connection.buffer(_PIECES_BUFFER_BYTES)
                 try:
                     await self._send_pieces(exchange, scope, send, pieces, response.piece_cost, is_packed=is_packed)
                 finally:
                     connection.buffer(_BUFFER_BYTES)
+                await self._until_read(scope)
                 return
             headers.append((b"content-length", str(len(body)).encode()))
             exchange.code, exchange.reason = response.code, response.reason
             await self._send_parts(scope, send, response.code, headers, body)
+            await self._until_read(scope)
+
+    def give_way(self, exchange: Exchange) -> None:
+        """What is left is up to the client; its bytes are bounded, so it needs no seat for that."""
+        if exchange.ticket is not None:
+            self._flow.give_back(exchange.ticket)
 
     async def _send_pieces(
         self, exchange: Exchange, scope: Scope, send: Send, pieces: AsyncIterator[bytes], cost: float, *, is_packed: bool
@@ -135,19 +146,32 @@ class Answering:
         await self._pass_on(scope, send, b"".join(gathered), more=False)
 
     async def _send_parts(self, scope: Scope, send: Send, code: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-        await send({"type": "http.response.start", "status": code, "headers": headers})
+        if not await self.begin(scope, send, code, headers):
+            return
         for start in range(0, len(body) or 1, _CHUNK_BYTES):
             part = body[start : start + _CHUNK_BYTES]
             if not await self._pass_on(scope, send, part, more=start + _CHUNK_BYTES < len(body)):
                 return
 
+    async def begin(self, scope: Scope, send: Send, code: int, headers: list[tuple[bytes, bytes]]) -> bool:
+        """The head of an answer, as `_pass_on`: earlier ones on this connection may not have been read yet."""
+        return await self._taken(scope, send({"type": "http.response.start", "status": code, "headers": headers}))
+
     async def _pass_on(self, scope: Scope, send: Send, body: bytes, *, more: bool) -> bool:
         """Send one piece; cut the connection of a client that does not take it in time. False when nobody is there any more."""
         if scope["muster.cycle"].disconnected:
             return False
+        return await self._taken(scope, send({"type": "http.response.body", "body": body, "more_body": more}))
+
+    async def _until_read(self, scope: Scope) -> None:
+        """Until the client has read all but a little of what it was sent."""
+        if scope["muster.connection"].is_paused:
+            await self._taken(scope, scope["muster.connection"].drained())
+
+    async def _taken(self, scope: Scope, passing: Awaitable[None]) -> bool:
         try:
             async with asyncio.timeout(self._limits.send_timeout_s):
-                await send({"type": "http.response.body", "body": body, "more_body": more})
+                await passing
         except TimeoutError:
             self._metrics.refused.labels("send_timeout_s").inc()
             scope["muster.abort"]()
@@ -170,7 +194,8 @@ class Answering:
                 (b"cache-control", b"no-cache, private"),
                 (b"content-type", stream.content_type.encode()),
             ]
-            await send({"type": "http.response.start", "status": stream.code, "headers": headers})
+            if not await self.begin(scope, send, stream.code, headers):
+                return
             async for chunk in stream.chunks:
                 if not connection.push(cycle, chunk) and not await self._pass_on(scope, send, chunk, more=True):
                     return
@@ -283,8 +308,12 @@ async def _on_loop(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
         yield piece
 
 
-async def _beside(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-    while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+async def _beside(pieces: Iterator[bytes], threads: asyncio.Semaphore) -> AsyncIterator[bytes]:
+    while True:
+        async with threads:
+            piece = await asyncio.to_thread(next, pieces, None)
+        if piece is None:
+            return
         yield piece
 
 

@@ -237,10 +237,14 @@ class App:
         scope["muster.notes"] = exchange.notes
 
         async def stamped(message: dict[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                exchange.code = message["status"]
-                message["headers"] = [*message.get("headers", []), (b"audit-id", exchange.id.encode())]
-            await send(message)
+            if message["type"] != "http.response.start":
+                await send(message)
+                return
+            exchange.code = message["status"]
+            if scope["muster.connection"].is_paused:
+                self.answering.give_way(exchange)
+            headers = [*message.get("headers", []), (b"audit-id", exchange.id.encode())]
+            await self.answering.begin(scope, send, exchange.code, headers)
 
         await self._routes(scope, receive, stamped)
 

@@ -105,7 +105,9 @@ class AuditLog:
             return
         data = b"".join(self._line(line) + b"\n" for line in lines)
         try:
-            if self._fd < 0 or (self._size and self._size + len(data) > self._file_bytes_max):
+            if self._fd < 0:
+                self.open()  # it could not be after a rotation: to rotate again would lose the oldest file for nothing
+            elif self._size and self._size + len(data) > self._file_bytes_max:
                 self._rotate()
             view = memoryview(data)
             while view:

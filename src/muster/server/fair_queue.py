@@ -273,7 +273,9 @@ class FairQueue:
         level = flow.level
         heap = level.heaps[kind]
         if len(heap) > _HEAP_SLACK and len(heap) > 2 * level.waiting_len:
-            heap = level.heaps[kind] = [entry for entry in heap if entry[2].waiting[kind]]  # others gave up waiting
+            for entry in heap:
+                entry[2].in_heap[kind] = bool(entry[2].waiting[kind])  # the others gave up waiting, and may come again
+            heap = level.heaps[kind] = [entry for entry in heap if entry[2].in_heap[kind]]
             heapq.heapify(heap)
         flow.in_heap[kind] = True
         heapq.heappush(heap, (flow.tag, next(self._numbers), flow))

@@ -43,8 +43,8 @@ from muster.store.embedded.records import Record
 _THREAD_YAML_BYTES = 64 * 1024
 _THREAD_RENDER_BYTES = 256 * 1024
 """Objects that are to be shown in another form than the stored one: more than this is rendered beside the loop, not on it."""
-_RENDERS_AT_ONCE = 2
-"""They compete for one interpreter; more would only starve what else needs a worker thread."""
+_THREADS_AT_ONCE = 2
+"""They compete for one interpreter; more would only starve the loop, and what else needs a worker thread."""
 _SUBRESOURCE_WRITES = frozenset({"status", "finalize", "approval"})
 _ORPHANING = frozenset({"jobs.batch", "replicationcontrollers"})
 """Kinds from before there was a choice: whoever deletes one without saying so leaves its pods, as in Kubernetes."""
@@ -62,7 +62,7 @@ class ResourceHandlers:
         self._limits = limits
         self._metrics = metrics
         self._clock = clock
-        self._renders = asyncio.Semaphore(_RENDERS_AT_ONCE)
+        self._threads = asyncio.Semaphore(_THREADS_AT_ONCE)
         self.subresources: dict[tuple[str, str, str], Handler] = {}
         """(group, plural, subresource) to its handler; "*" as the plural serves any kind that has the subresource."""
         self.virtual: dict[tuple[str, str], Handler] = {}
@@ -187,13 +187,14 @@ class ResourceHandlers:
         """Stored bytes go out as they are, at once; to decode and print much of them takes seconds, and others are waiting."""
         if size <= _THREAD_RENDER_BYTES or (form.media == "json" and not form.transform):
             return render()
-        async with self._renders:
+        async with self._threads:
             return await asyncio.to_thread(render)
 
     def _watch(self, request: Request, resource: Resource) -> Stream:
         form = negotiate(request.header("accept"), streaming=True)
         info = request.info
         options = list_options(request.query, self._limits, is_watch=True)
+        include = _include(request)  # before there is a watcher: what is refused after that would leave it open
         selector = options.field_selector
         if info.name:
             # The permission was asked for this one object, so whatever else the selector says, no other may be seen.
@@ -215,7 +216,7 @@ class ResourceHandlers:
             watcher,
             resource,
             form,
-            include=_include(request),
+            include=include,
             clock=self._clock,
             metrics=self._metrics,
             pace=request.pace,
@@ -394,10 +395,12 @@ class ResourceHandlers:
             kind = resource.kind if resource else ""
             if len(body) < _THREAD_YAML_BYTES:
                 return decode_protobuf(body, depth_max=depth, api_version=api_version, kind=kind)
-            return await asyncio.to_thread(decode_protobuf, body, depth_max=depth, api_version=api_version, kind=kind)
+            async with self._threads:
+                return await asyncio.to_thread(decode_protobuf, body, depth_max=depth, api_version=api_version, kind=kind)
         if len(body) < _THREAD_YAML_BYTES:
             return decode_yaml(body, depth_max=depth, nodes_max=nodes)
-        return await asyncio.to_thread(decode_yaml, body, depth_max=depth, nodes_max=nodes)
+        async with self._threads:
+            return await asyncio.to_thread(decode_yaml, body, depth_max=depth, nodes_max=nodes)
 
     async def answer(self, request: Request, resource: Resource, record: Record, form: Form, code: int = 200) -> Response:
         """One object in the form that was asked for."""

@@ -105,7 +105,9 @@ class BoundedProtocol(HttpToolsProtocol):
             if self._after_http is not None and not self.transport.is_closing():
                 self._after_http.feed_data(data)
             return
-        self._unset_keepalive_if_required()
+        if self._in_head or self.cycle is None or not self.cycle.response_complete:
+            # The rest of a body that was answered before it was here does not keep the connection open.
+            self._unset_keepalive_if_required()
         if self._in_head:
             self._head_bytes += len(data)
             self._start_head_timer()
@@ -154,6 +156,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._count_head(len(name) + len(value) + 4)
 
     def on_headers_complete(self) -> None:
+        self._unset_keepalive_if_required()  # it may have come together with the end of such a body
         if len(self.pipeline) >= self._limits.pipelined_max:
             self._refuse(BadRequest(f"more than {self._limits.pipelined_max} requests were sent ahead on one connection"))
         super().on_headers_complete()
