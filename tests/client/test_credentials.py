@@ -111,6 +111,17 @@ async def test_token_file_is_read_again(tmp_path: Path) -> None:
     assert (await credentials.current()).authorization == "Bearer three", "a refusal makes it look at once"
 
 
+async def test_a_clock_that_is_set_back_keeps_no_failure(tmp_path: Path) -> None:
+    """A machine may begin an hour ahead, without a network, and be put right a moment later."""
+    clock, file = Clock(), tmp_path / "token"
+    credentials = Credentials(config(Auth(token_file=file)), clock)
+    with pytest.raises(CredentialError):
+        await credentials.current()
+    file.write_text("there")
+    clock.now -= 3600
+    assert (await credentials.current()).authorization == "Bearer there"
+
+
 async def test_token_file_that_is_gone(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     with pytest.raises(CredentialError, match=r"gone cannot be read.*a test"):

@@ -370,9 +370,24 @@ async def test_a_proxy_is_used() -> None:
 
 async def test_a_proxy_that_refuses() -> None:
     async with scripted(answers(407, b"pay first")) as proxy:
-        transport = Transport(ClientConfig(server="https://api.invalid", proxy_url=proxy.url), limits=QUICK)
-        with pytest.raises(Unreachable):
+        guarded = proxy.url.replace("http://", "http://ann:hunter2@")
+        transport = Transport(ClientConfig(server="https://api.invalid", proxy_url=guarded), limits=QUICK)
+        with pytest.raises(Unreachable, match="the proxy refused: HTTP 407") as refused:
             await transport.request(POST)
+        assert "hunter2" not in str(refused.value)
+        await transport.close()
+
+
+async def test_a_refusal_of_a_stream_that_never_ends_is_not_waited_for() -> None:
+    async def begin(request: Received) -> None:
+        await request.send(b"HTTP/1.1 503 Word\r\nContent-Length: 100\r\n\r\nno")
+        await asyncio.Event().wait()
+
+    async with scripted(begin) as server:
+        transport = Transport(server.config(), limits=msgspec.structs.replace(QUICK, timeout_s=0.2))
+        with pytest.raises(ApiError, match="no answer in time"):
+            async with transport.stream(GET):
+                pass
         await transport.close()
 
 

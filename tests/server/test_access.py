@@ -138,6 +138,8 @@ def test_service_account_tokens(server: RunningServer, namespace: str) -> None:
     other = server.request("POST", f"{accounts}/bot/token", {"spec": {"audiences": ["vault"]}}).json["status"]["token"]
     assert server.request("GET", "/api", token=other).code == 401, "a token for another audience"
     assert server.request("POST", f"{accounts}/bot/token", {"spec": {"expirationSeconds": 5}}).code == 422
+    left_open = {"spec": {"audiences": None, "expirationSeconds": None, "boundObjectRef": None}}  # as clients in Go say it
+    assert server.request("POST", f"{accounts}/bot/token", left_open).json["spec"]["expirationSeconds"] == 3600
     assert server.request("POST", f"{accounts}/nobody/token", {}).code == 404
     server.request("DELETE", f"{accounts}/bot")
     assert server.request("GET", "/api", token=token).code == 401, "it dies with its account"

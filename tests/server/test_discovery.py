@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from muster.objects.catalog import CATALOG
@@ -188,3 +189,13 @@ def test_v2_is_served(server: RunningServer, accept: str) -> None:
     reply = server.request("GET", "/openapi/v2", headers={"accept": accept})
     assert reply.code == 200
     assert "@" not in reply.headers["content-type"], "Go refuses such a media type"
+
+
+def test_the_preferred_version_does_not_depend_on_what_came_first() -> None:
+    like = CATALOG.by_kind("apps", "Deployment")
+    versions = ["v1beta1", "v2alpha1", "v1", "v1beta2", "other", "v2"]
+    mixed = [msgspec.structs.replace(like, group="example.com", version=version) for version in versions]
+    group = Discovery(mixed).group("example.com")
+    assert group is not None
+    assert [one["version"] for one in group["versions"]] == ["v2", "v1", "v1beta2", "v1beta1", "v2alpha1", "other"]
+    assert group["preferredVersion"]["version"] == "v2"

@@ -122,6 +122,37 @@ def test_delete_collection(server: RunningServer, maps: str) -> None:
     assert [item["metadata"]["name"] for item in left] == ["c"]
 
 
+@pytest.mark.parametrize("path", ["/api/v1/configmaps", "/apis/apps/v1/deployments?labelSelector=a"])
+def test_all_namespaces_together_are_no_collection(server: RunningServer, maps: str, path: str) -> None:
+    """Who left out the namespace by mistake would have deleted everybody's."""
+    server.create(maps, _config_map("kept"))
+    refused = server.request("DELETE", path)
+    assert (refused.code, refused.reason) == (405, "MethodNotAllowed")
+    assert server.request("GET", f"{maps}/kept").code == 200
+
+
+def test_a_collection_is_deleted_as_its_objects_say(server: RunningServer, namespace: str, maps: str) -> None:
+    """Without a policy of the request: one that keeps its dependents, and one that keeps nothing."""
+    for finalizers in (["orphan"], []):
+        name = "keeps" if finalizers else "takes"
+        made = server.create(maps, {"metadata": {"name": name, "finalizers": finalizers, "labels": {"owner": "yes"}}})
+        owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": made["metadata"]["uid"]}
+        server.create(maps, {"metadata": {"name": f"of-{name}", "ownerReferences": [owner]}})
+    jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
+    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}
+    job = server.create(jobs, {"metadata": {"name": "j"}, "spec": {"template": template}})
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": job["metadata"]["uid"]}
+    server.create(maps, {"metadata": {"name": "of-job", "ownerReferences": [owner]}})
+    assert server.request("DELETE", f"{maps}?labelSelector=owner%3Dyes").code == 200
+    answer = server.request("DELETE", jobs)
+    assert "without a propagationPolicy" in str(answer.headers)
+    server.call(server.server.settled())
+    left = [
+        item["metadata"] for item in server.request("GET", maps).json["items"] if item["metadata"]["name"].startswith("of-")
+    ]
+    assert [(one["name"], "ownerReferences" in one) for one in left] == [("of-job", False), ("of-keeps", False)]
+
+
 def test_a_long_collection_is_deleted_and_told_in_turns(server: RunningServer, maps: str) -> None:
     """More than goes out whole, or is deleted at once; a client that reads nothing of it changes nothing."""
     names = [f"m{n:03}" for n in range(200)]

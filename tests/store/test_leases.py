@@ -93,6 +93,32 @@ async def test_an_empty_lease_is_taken_at_once_and_renewed() -> None:
 
 
 @virtual
+async def test_one_renewal_that_is_never_answered_does_not_end_the_term() -> None:
+    """A connection may die without a word; there is time for another."""
+
+    class Hanging(BreakableStore):
+        hangs = False
+
+        async def update(self, *args: Any, **options: Any) -> Raw:
+            if self.hangs:
+                self.hangs = False
+                await asyncio.sleep(1e9)
+            return await super().update(*args, **options)
+
+    async with memory_store() as embedded:
+        await make_empty_lease(embedded)
+        store, term = Hanging(embedded), Term()
+        task = asyncio.create_task(elector(store, "a").run(term))
+        await asyncio.sleep(30)
+        store.hangs = True
+        await asyncio.sleep(60)
+        assert not store.hangs
+        assert (len(term.began), term.ended) == (1, [])
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@virtual
 async def test_whoever_creates_the_lease_waits_one_lease_before_it_leads() -> None:
     async with memory_store() as store:
         term, candidate = Term(), elector(store, "a")

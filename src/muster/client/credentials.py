@@ -76,6 +76,7 @@ class Credentials:
         self._failure: CredentialError | None = None
         self._fresh_until = float("-inf")
         """By the clock: while it lasts, `_cached` or `_failure` stands."""
+        self._renewed_at = float("-inf")
 
     async def current(self) -> Credential:
         """Raises CredentialError when there is nothing to send."""
@@ -99,9 +100,17 @@ class Credentials:
         return True
 
     def _is_fresh(self) -> bool:
-        return self._clock() < self._fresh_until and (self._cached is not None or self._failure is not None)
+        """A clock that was set back makes nothing fresh for longer: what was had in its future is had anew."""
+        is_known = self._cached is not None or self._failure is not None
+        return is_known and self._renewed_at <= self._clock() < self._fresh_until
 
     async def _renew(self) -> None:
+        try:
+            await self._try_to_renew()
+        finally:
+            self._renewed_at = self._clock()
+
+    async def _try_to_renew(self) -> None:
         try:
             if self._auth.exec_plugin is not None:
                 self._cached, expires_at = await self._run_plugin(self._auth.exec_plugin)

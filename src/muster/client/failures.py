@@ -40,7 +40,9 @@ def named(error: BaseException, label: str, source: str) -> ApiError:
             why = error.os_error.strerror or error.os_error
             return Unreachable(f"{label}: cannot connect: {why}; is the server running? ({source})")
         case aiohttp.ClientHttpProxyError():
-            return Unreachable(f"{label}: cannot connect: {reason}; is the server running? ({source})")
+            # Not its own text, in which stands the proxy's address with the password.
+            refusal = f"the proxy refused: HTTP {error.status} {error.message[:200]}"
+            return Unreachable(f"{label}: cannot connect: {refusal}; check proxy-url or HTTPS_PROXY ({source})")
         case aiohttp.ConnectionTimeoutError():
             return Unreachable(f"{label}: no connection in time; is the address right? ({source})")
         case TimeoutError():

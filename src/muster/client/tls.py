@@ -57,7 +57,7 @@ class TlsSource:
 
     def context(self, certificate: tuple[bytes, bytes] | None) -> ssl.SSLContext:
         now = self._clock()
-        if self._context is not None and certificate == self._certificate and now - self._checked_at < RECHECK_S:
+        if self._context is not None and certificate == self._certificate and 0 <= now - self._checked_at < RECHECK_S:
             return self._context
         stamp = tuple(_stamp(path) for path in self._files)
         self._checked_at = now

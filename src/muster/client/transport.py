@@ -173,10 +173,10 @@ class Transport:
             try:
                 async with asyncio.timeout(self.limits.timeout_s):
                     answer = await self._send(request, credential, timeout)
-                if answer.status < 300:
-                    return answer
-                async with answer:
-                    body = await _read_up_to(answer, self.limits.error_bytes_max)
+                    if answer.status < 300:
+                        return answer
+                    async with answer:  # what refuses is an ordinary answer, and must end like one
+                        body = await _read_up_to(answer, self.limits.error_bytes_max)
             except HTTP_FAILURES as error:
                 raise self._named(request, error) from error
             refusal = error_from_answer(answer.status, answer.headers, body, request=self._label(request))

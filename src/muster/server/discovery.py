@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from muster.objects.crd import version_order
 from muster.objects.resources import Resource
 from muster.objects.status import Raw
 
@@ -52,6 +53,9 @@ class Discovery:
         """Group to version to resources, the preferred version of a group first."""
         for resource in resources:
             self.groups.setdefault(resource.group, {}).setdefault(resource.version, []).append(resource)
+        for group, versions in self.groups.items():
+            # Definitions of one group come in any order.
+            self.groups[group] = {version: versions[version] for version in sorted(versions, key=version_order)}
         self._aggregated: dict[tuple[bool, str], tuple[bytes, str]] = {}
 
     # --- the old form

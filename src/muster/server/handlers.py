@@ -48,6 +48,10 @@ _THREADS_AT_ONCE = 2
 _SUBRESOURCE_WRITES = frozenset({"status", "finalize", "approval"})
 _ORPHANING = frozenset({"jobs.batch", "replicationcontrollers"})
 """Kinds from before there was a choice: whoever deletes one without saying so leaves its pods, as in Kubernetes."""
+_PODS_KEPT = (
+    "pods are kept when what made them is deleted without a propagationPolicy: say Background to have them deleted, or Orphan "
+    "to have them kept without being warned"
+)
 _SHOWN_WHEN_DELETED = frozenset(
     {"persistentvolumeclaims", "persistentvolumes", "pods", "podtemplates", "resourcequotas", "serviceaccounts"}
 )
@@ -291,10 +295,7 @@ class ResourceHandlers:
             finalizers = self._store.get_record(resource, info.name, namespace).raw()["metadata"].get("finalizers") or ()
             if FINALIZER_ORPHAN not in finalizers and FINALIZER_FOREGROUND not in finalizers:
                 propagation = "Orphan"
-                request.warnings.append(
-                    "pods are kept when what made them is deleted without a propagationPolicy: say Background to have them "
-                    "deleted, or Orphan to have them kept without being warned"
-                )
+                request.warnings.append(_PODS_KEPT)
         record = await self._store.delete_record(
             resource,
             info.name,
@@ -313,11 +314,16 @@ class ResourceHandlers:
 
     async def _delete_collection(self, request: Request, resource: Resource) -> Response:
         info = request.info
+        if resource.namespaced and not info.namespace:  # those of a namespace are a collection; all together are not
+            raise _not_allowed(resource, info, ("list", "watch"))
         if "metadata.name" not in request.query.text("fieldSelector") and info.name:
             raise _no_such_path(info)
         form = negotiate(request.header("accept"))
         options = delete_options(request, await self._optional_body(request))
         which = list_options(request.query, self._limits)
+        is_orphaning = options.propagation is None and resource.qualified in _ORPHANING
+        if is_orphaning:
+            request.warnings.append(_PODS_KEPT)
         page = await self._store.delete_records(
             resource,
             info.namespace or None,
@@ -325,7 +331,8 @@ class ResourceHandlers:
             field_selector=which.field_selector,
             limit=which.limit,
             continue_token=which.continue_token,
-            propagation=options.propagation or "Background",
+            propagation=options.propagation,
+            otherwise="Orphan" if is_orphaning else None,
             grace_period_s=options.grace_period_s,
             options=options.write,
             actor=request.actor,

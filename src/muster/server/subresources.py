@@ -149,7 +149,9 @@ class Subresources:
         _check_kind(raw, "TokenRequest")
         account = self._store.get_record(self._resource("", "ServiceAccount"), info.name, info.namespace)
         spec = _part(raw, "spec")
-        lifetime_s = spec.get("expirationSeconds", self._limits.token_lifetime_default_s)
+        lifetime_s = spec.get("expirationSeconds")
+        if lifetime_s is None:  # clients in Go send null for what they leave open
+            lifetime_s = self._limits.token_lifetime_default_s
         shortest, longest = self._limits.token_lifetime_min_s, self._limits.token_lifetime_max_s
         if type(lifetime_s) is not int:
             raise _mistyped("spec.expirationSeconds", lifetime_s, "integer")

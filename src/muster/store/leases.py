@@ -305,8 +305,10 @@ class Elector:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(fence.until_s):
                     await asyncio.sleep(self.timing.retry_s)
-                    if not await self._renew_once(fence):
-                        return
+                    # A connection whose way has died is not waited for until the term is over: there is time for another.
+                    async with asyncio.timeout((self.timing.renew_deadline_s - self.timing.retry_s) / 2):
+                        if not await self._renew_once(fence):
+                            return
             if self._now_s() >= fence.until_s:
                 return
 

@@ -96,6 +96,15 @@ def test_every_metric_comes_back(wanted: list[Raw]) -> None:
     assert to_v2(from_v2(back)) == back, "and stays in its order from then on"
 
 
+def test_of_two_percentages_of_cpu_each_keeps_its_place() -> None:
+    def percent(number: int) -> Raw:
+        target = {"type": "Utilization", "averageUtilization": number}
+        return {"type": "Resource", "resource": {"name": "cpu", "target": target}}
+
+    raw: Raw = {"metadata": {"name": "a"}, "spec": {"maxReplicas": 3, "metrics": [percent(1), percent(2)]}}
+    assert to_v2(from_v2(raw))["spec"]["metrics"] == raw["spec"]["metrics"]
+
+
 def _ordered(value: Any) -> Any:
     return {name: _ordered(value[name]) for name in sorted(value)} if isinstance(value, dict) else value
 

@@ -81,13 +81,14 @@ def from_v2(raw: Raw) -> Raw:
 
 def _spec_from_v2(spec: Raw, notes: dict[str, str]) -> Raw:
     seen = _without(spec, "metrics", "behavior", _TARGET)
-    others: list[Any] = []
-    for metric in _items(spec, "metrics"):
-        percent = _cpu_percent(metric, "target")
-        if percent is not None and _TARGET not in seen:
+    metrics = list(_items(spec, "metrics"))
+    # The last of several, which on the way back comes last again: their order would change with each look at v1.
+    for index in range(len(metrics) - 1, -1, -1):
+        if (percent := _cpu_percent(metrics[index], "target")) is not None:
             seen[_TARGET] = percent
-        else:
-            others.append(_metric_from_v2(metric, "target"))
+            del metrics[index]
+            break
+    others = [_metric_from_v2(metric, "target") for metric in metrics]
     if others:
         notes[METRICS] = _text(others)
     if spec.get("behavior") is not None:

@@ -19,6 +19,7 @@ from muster.objects.steps import done_in_turns
 from muster.store.contract import DEFAULT_WRITE, Operation, PatchType, Propagation, WriteOptions
 from muster.store.embedded.admission import Actor
 from muster.store.embedded.context import Turn, WriteContext
+from muster.store.embedded.deletion import FINALIZER_FOREGROUND, FINALIZER_ORPHAN
 from muster.store.embedded.record_reads import RecordPage, RecordReads
 from muster.store.embedded.record_writes import RecordWrites
 from muster.store.embedded.records import Record
@@ -42,14 +43,17 @@ class RecordBatches(RecordReads, RecordWrites):
         field_selector: str = "",
         limit: int = 0,
         continue_token: str = "",
-        propagation: Propagation = "Background",
+        propagation: Propagation | None = None,
+        otherwise: Propagation | None = None,
         grace_period_s: int | None = None,
         options: WriteOptions = DEFAULT_WRITE,
         actor: Actor | None = None,
         warnings: list[str] | None = None,
         turn: Turn | None = None,
     ) -> RecordPage:
-        """Each object on its own, as it is listed now; one that somebody else deletes meanwhile is as good as deleted.
+        """Without `propagation`, dependents are dealt with as each object says, and as `otherwise` where it says nothing.
+
+        Each object on its own, as it is listed now; one that somebody else deletes meanwhile is as good as deleted.
 
         Returns that list: the objects as they were before. They are the store's own records, and nothing is copied. Without a
         `limit` it is all of them.
@@ -57,13 +61,14 @@ class RecordBatches(RecordReads, RecordWrites):
         turn = turn or _let_others_run
 
         async def delete_one(record: Record) -> None:
+            says = FINALIZER_ORPHAN in record.finalizers or FINALIZER_FOREGROUND in record.finalizers
             with contextlib.suppress(NotFound):
                 await self.delete_record(
                     resource,
                     record.name,
                     record.namespace or None,
                     options,
-                    propagation=propagation,
+                    propagation=propagation or (None if says else otherwise),
                     grace_period_s=grace_period_s,
                     actor=actor,
                     warnings=warnings,
