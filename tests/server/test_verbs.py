@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -163,6 +164,28 @@ def test_a_long_collection_is_deleted_and_told_in_turns(server: RunningServer, m
     assert [item["metadata"]["name"] for item in deleted["items"]] == names
     assert deleted == listed, "as they were before"
     assert server.request("GET", f"{maps}?fieldSelector=metadata.name!=kube-root-ca.crt").json["items"] == []
+
+
+def test_a_scale_is_patched_while_others_write_the_object(server: RunningServer, namespace: str) -> None:
+    """A patch that names no version is for whatever is there, as any other patch is."""
+    deployments = f"/apis/apps/v1/namespaces/{namespace}/deployments"
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    made = server.create(
+        deployments,
+        {"metadata": {"name": "busy"}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template, "replicas": 0}},
+    )
+    path = f"{deployments}/busy"
+
+    def write(number: int) -> Reply:
+        if number % 3:
+            body = {"status": {"observedGeneration": number}}
+            return server.request("PATCH", f"{path}/status", body, headers=_MERGE)
+        return server.request("PATCH", f"{path}/scale", {"spec": {"replicas": number}}, headers=_MERGE)
+
+    with ThreadPoolExecutor(3) as pool:
+        assert {reply.code for reply in pool.map(write, range(1, 121))} == {200}
+    first = {"metadata": {"resourceVersion": made["metadata"]["resourceVersion"]}, "spec": {"replicas": 1}}
+    assert server.request("PATCH", f"{path}/scale", first, headers=_MERGE).code == 409, "this one is for another version"
 
 
 def test_a_scale_is_applied(server: RunningServer, namespace: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from muster.objects.patch.json_patch import apply_json_patch
 from muster.objects.patch.merge import apply_merge_patch
 from muster.objects.resources import Resource
-from muster.objects.status import BadRequest, Cause, Forbidden, Invalid, MethodNotAllowed, NotFound, Raw, shown
+from muster.objects.status import BadRequest, Cause, Conflict, Forbidden, Invalid, MethodNotAllowed, NotFound, Raw, shown
 from muster.objects.time import Clock, format_time
 from muster.server.admission import DEFAULT_ACCOUNT
 from muster.server.config import ServerLimits
@@ -29,6 +29,8 @@ from muster.store.contract import PatchType
 from muster.store.embedded import EmbeddedStore
 
 SCALE_VERSION = "autoscaling/v1"
+SCALE_TRIES_MAX = 5
+"""Of a patch, while others write the object: as often as Kubernetes tries."""
 _NO_PROXY = "requests are not passed on over HTTP; `kubectl port-forward` opens a connection to a pod"
 _NO_CHANGE = "the containers of a pod stay as they were created; make another pod"
 _NOT_SERVED = {
@@ -224,34 +226,47 @@ class Subresources:
         resource = self._handlers.find(info)
         assert resource is not None
         form = negotiate(request.header("accept"), transforms=False)
-        scale = await self._store.get_scale(resource, info.name, info.namespace or None)
-        kind: PatchType | None = None
         if info.verb == "update":
-            wanted = await self._handlers.object_body(request)
+            scale = await self._put_scale(request, resource, await self._handlers.object_body(request), None)
         elif info.verb == "patch":
-            kind = patch_type(request.header("content-type"))
-            patch = await self._handlers.patch_body(request, kind)
-            if kind is PatchType.APPLY:
-                _check_applied(patch, info.name)
-                wanted = patch
-            else:
-                # A strategic patch on a Scale has no lists to merge, so it is a merge patch.
-                wanted = apply_json_patch(scale, patch) if kind is PatchType.JSON else apply_merge_patch(scale, patch)
+            scale = await self._patch_scale(request, resource)
         else:
             _require(request, "get")
-            return Response(body=encode(scale, form), content_type=form.content_type)
+            scale = await self._store.get_scale(resource, info.name, info.namespace or None)
+        return Response(body=encode(scale, form), content_type=form.content_type)
+
+    async def _patch_scale(self, request: Request, resource: Resource) -> Raw:
+        info = request.info
+        kind = patch_type(request.header("content-type"))
+        patch = await self._handlers.patch_body(request, kind)
+        if kind is PatchType.APPLY:
+            _check_applied(patch, info.name)
+            return await self._put_scale(request, resource, patch, kind)
+        tries_left = 1 if _names_version(patch, kind) else SCALE_TRIES_MAX
+        while True:
+            tries_left -= 1
+            scale = await self._store.get_scale(resource, info.name, info.namespace or None)
+            # A strategic patch on a Scale has no lists to merge, so it is a merge patch.
+            wanted = apply_json_patch(scale, patch) if kind is PatchType.JSON else apply_merge_patch(scale, patch)
+            try:
+                return await self._put_scale(request, resource, wanted, kind)
+            except Conflict:
+                if not tries_left:
+                    raise
+                # The object changed in between, and the client has named no version of it: what it wants still holds.
+
+    async def _put_scale(self, request: Request, resource: Resource, wanted: Raw, kind: PatchType | None) -> Raw:
         _check_kind(wanted, "Scale")
-        scale = await self._store.update_scale(
+        return await self._store.update_scale(
             resource,
-            info.name,
+            request.info.name,
             wanted,
-            info.namespace or None,
+            request.info.namespace or None,
             write_options(request, kind),
             is_applied=kind is PatchType.APPLY,
             actor=request.actor,
             warnings=request.warnings,
         )
-        return Response(body=encode(scale, form), content_type=form.content_type)
 
     def _resource(self, group: str, kind: str) -> Resource:
         return self._store.catalog.by_kind(group, kind)
@@ -266,6 +281,13 @@ def _require(request: Request, verb: str) -> None:
 def _check_kind(raw: Raw, kind: str) -> None:
     if raw.get("kind") not in (None, "", kind):
         raise BadRequest(f"kind of the object ({raw['kind']!r:.100}) does not match the request ({kind})")
+
+
+def _names_version(patch: Any, kind: PatchType) -> bool:
+    """Whether a patch of a Scale says which version it is for: then it is no other's."""
+    if kind is PatchType.JSON:
+        return any(str(operation.get("path", "")).startswith("/metadata") for operation in patch if isinstance(operation, dict))
+    return "resourceVersion" in _part(patch, "metadata")
 
 
 def _check_applied(scale: Raw, name: str) -> None:
