@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from tests.controllers.helpers import Replicas, replica_set
@@ -14,6 +16,7 @@ from muster.controllers.runtime import Caches, Controller, Plan, Runnable, Watch
 from muster.sim.clock import current_loop, virtual
 from muster.store.cache import ObjectKey
 from muster.store.embedded import EmbeddedStore
+from muster.store.guarded import GuardedStore
 
 MAPS = Watch(group="", kind="ConfigMap")
 
@@ -46,6 +49,33 @@ def manager(store: EmbeddedStore, *controllers: Runnable, identity: str = "") ->
 
 async def pods(store: EmbeddedStore) -> list[str]:
     return [p["metadata"]["name"] for p in (await store.list(await store.resource("", "Pod"), "default")).items]
+
+
+@virtual
+async def test_a_lease_has_a_way_of_its_own() -> None:
+    """Behind a burst of the leader's own writes, its renewal would come too late."""
+
+    class Noted(GuardedStore):
+        def __init__(self, inner: EmbeddedStore) -> None:
+            super().__init__(inner)
+            self.written: set[str] = set()
+
+        async def write(self, verb: str, what: str, operation: Callable[[], Awaitable[Any]]) -> Any:
+            self.written.add(what.split(maxsplit=1)[0])
+            return await operation()
+
+    async with memory_store() as store:
+        await store.create(await store.resource("apps", "ReplicaSet"), replica_set("web", 3), "default")
+        work, lease = Noted(store), Noted(store)
+        election = Election(identity="a", namespace="default")
+        running = Manager(work, [Replicas()], clock=current_loop().clock, election=election, election_store=lease)
+        running.start()
+        await asyncio.sleep(60)
+        assert len(await pods(store)) == 3
+        await running.stop()
+        assert lease.written == {"leases.coordination.k8s.io"}
+        assert work.written
+        assert "leases.coordination.k8s.io" not in work.written
 
 
 @virtual

@@ -78,9 +78,12 @@ class Cluster:
         client: ApiClient,
         options: ClusterOptions,
         *,
+        election: ApiClient,
         clock: Clock = wall_clock,
         entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
+        """`election`: a client of its own for the lease, whose renewals would wait behind a burst of bindings until the term is
+        over."""
         self.options = options
         self.identity = new_identity(socket.gethostname(), entropy)
         self.manager: Manager | None = None
@@ -88,6 +91,7 @@ class Cluster:
         self.health: Endpoint | None = None
         self._client = client
         self._store = KubernetesStore(client)
+        self._election_store = KubernetesStore(election)
         self._clock = clock
         self._capacities = Capacities()
         self._people = People(clock, self._capacities.image, self._capacities.is_partner)
@@ -106,6 +110,7 @@ class Cluster:
 
     async def _start(self) -> None:
         self._undo.push_async_callback(self._store.close)
+        self._undo.push_async_callback(self._election_store.close)
         await self._check_namespace()
         self._history = self._recorder()
         every = cluster_controllers(
@@ -218,7 +223,9 @@ class Cluster:
     def _start_manager(self, controllers: list[Runnable]) -> None:
         tune_for_long_runs()
         election = Election(identity=self.identity, name=manifests.LEASE, namespace=self.options.lease_namespace)
-        self.manager = Manager(self._store, controllers, clock=self._clock, election=election)
+        self.manager = Manager(
+            self._store, controllers, clock=self._clock, election=election, election_store=self._election_store
+        )
         self._spawn(self.manager.run(), "controllers")
 
     def _not_filled(self) -> str:

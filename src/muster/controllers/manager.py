@@ -74,9 +74,11 @@ class Manager:
         clock: Clock,
         name: str = "muster",
         election: Election | None = None,
+        election_store: Store | None = None,
         resync_s: float = 1_800.0,
         recorder: EventRecorder | None = None,
     ) -> None:
+        """`election_store`: where the lease is renewed, if that is not to wait in line behind what controllers write."""
         names = [controller.name for controller in controllers]
         if len(names) != len(set(names)):
             raise ValueError(f"two controllers have the same name: {', '.join(sorted(names))}")
@@ -89,6 +91,7 @@ class Manager:
         self._store = store
         self._clock = clock
         self._election = election
+        self._election_store = election_store or store
         self._elector: Elector | None = None
         self._is_acting = False
         self._task: asyncio.Task[None] | None = None
@@ -162,7 +165,7 @@ class Manager:
 
     async def _stand(self, election: Election) -> None:
         self._elector = Elector(
-            self._store,
+            self._election_store,
             name=election.name,
             namespace=election.namespace,
             identity=election.identity,

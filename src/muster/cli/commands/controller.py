@@ -31,7 +31,8 @@ async def _serve(target: Target, state: State, options: ClusterOptions, stop: St
     from muster.client.transport import TransportLimits
 
     config = resolve(target, state)
-    cluster = Cluster(ApiClient(config, limits=TransportLimits(timeout_s=target.request_timeout_s)), options)
+    limits = TransportLimits(timeout_s=target.request_timeout_s)
+    cluster = Cluster(ApiClient(config, limits=limits), options, election=ApiClient(config, limits=limits))
     try:
         if not await stop.unless(_started(cluster)):
             return
