@@ -115,11 +115,10 @@ async def test_history_and_changes_go_on(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_a_backup_of_the_old_format_is_restored_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_backup_of_the_old_format_is_restored_whole(tmp_path: Path) -> None:
     heads = {(row.resource, row.name): row for row in rows(10) if row.type != 3 and row.name != "gone"}
     snapshot = snapshot_of_rows(b"i" * 16, 30, heads.values())
-    monkeypatch.setattr(archive, "STORE_FORMAT", 1)
-    (tmp_path / "backup.tar").write_bytes(b"".join(archive.write(snapshot, START, None)))
+    (tmp_path / "backup.tar").write_bytes(b"".join(archive.write(snapshot, START, store_format=1)))
     restore(tmp_path / "backup.tar", tmp_path / "data", now=START + 60)
     store = await EmbeddedStore.open(tmp_path / "data" / "store", clock=ManualClock(START))
     await check(store)
