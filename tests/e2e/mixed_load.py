@@ -112,6 +112,8 @@ class Load:
         self.latencies_s = array("d")
         """Of each request of `at`. For whoever looks to take away."""
         self.acts = 0
+        self.watches = 0
+        """How many were begun: one that ends is begun again."""
         self.wrong: list[str] = []
 
     async def prepare(self) -> None:
@@ -186,6 +188,7 @@ class Load:
             while True:
                 ended.clear()
                 connection = await self._connections.open()
+                self.watches += 1
                 try:
                     await connection.stream(f"{path}?watch=true", take, headers=login)
                     started.set()

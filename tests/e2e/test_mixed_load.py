@@ -28,6 +28,7 @@ import uvloop
 
 from muster.bench import processes
 from muster.controllers.long_runs import tune_for_long_runs
+from muster.server.config import ServerLimits
 from tests.counts import SOAK
 from tests.e2e.mixed_load import IN_FLIGHT_MAX, MAPS, PODS, Load
 from tests.e2e.server_process import ServerProcess
@@ -99,6 +100,8 @@ async def _long_mixed_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
             seen = await asyncio.gather(*watches)
             assert not load.wrong, "\n".join(load.wrong[:5])
             assert min(seen) > 0
+            # Each lasts at least half an hour; watches that came back again and again would be another load.
+            assert load.watches <= WATCHERS * (1 + math.ceil(LOAD_S / ServerLimits().watch_timeout_min_s)), load.watches
             if SOAK:
                 tail, median = _at(sorted(itertools.chain(*parts)), 0.99), _at(parts[0], 0.5)
                 assert tail <= TAIL_TO_MEDIAN_MAX * median, f"99 % {tail * 1e3:.1f} ms, median at first {median * 1e3:.1f} ms"

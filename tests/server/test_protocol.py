@@ -293,19 +293,28 @@ def test_a_watch_ends_with_its_client_whatever_was_sent_behind_it(server: Runnin
     blocked_until(is_over)
 
 
-@pytest.mark.parametrize(("chunk", "written"), [(b"line\n", [b"5\r\nline\n\r\n"]), (b"", [])], ids=["something", "nothing"])
-def test_an_empty_chunk_does_not_end_a_stream(chunk: bytes, written: list[bytes]) -> None:
-    sent: list[bytes] = []
-    connection = SimpleNamespace(flow=SimpleNamespace(write_paused=False), transport=SimpleNamespace(write=sent.append))
+@pytest.mark.parametrize(
+    ("chunk", "is_leaving", "written"),
+    [(b"line\n", False, [b"5\r\nline\n\r\n"]), (b"", False, []), (b"line\n", True, [])],
+    ids=["something", "nothing: that would end the stream", "to one who leaves"],
+)
+async def test_what_of_a_stream_is_written(chunk: bytes, is_leaving: bool, written: list[bytes]) -> None:
+    transport = _Transport()
+    connection = _connection(transport)
+    transport.is_left = is_leaving
     cycle = SimpleNamespace(chunked_encoding=True, disconnected=False)
-    assert BoundedProtocol.push(connection, cycle, chunk) is bool(chunk)  # type: ignore[arg-type]
-    assert sent == written
+    assert connection.push(cycle, chunk) is bool(chunk)  # type: ignore[arg-type]
+    assert transport.written == written
 
 
-class _Reading(asyncio.Transport):
-    """Knows only whether it reads."""
+class _Transport(asyncio.Transport):
+    """Knows only whether it reads, whether its peer leaves, and what was written."""
 
-    _reads = True
+    def __init__(self) -> None:
+        super().__init__()
+        self._reads = True
+        self.is_left = False
+        self.written: list[object] = []
 
     def pause_reading(self) -> None:
         self._reads = False
@@ -317,25 +326,30 @@ class _Reading(asyncio.Transport):
         return self._reads
 
     def is_closing(self) -> bool:
-        return False
+        return self.is_left
 
     def write(self, data: object) -> None:
-        pass
+        self.written.append(data)
 
 
-async def test_what_is_sent_behind_an_upgrade_waits_in_the_kernel_whatever_was_before_it() -> None:
-    """Reading pauses for the requests ahead of it, too: when these have been answered, it must not go on for that reason."""
+def _connection(transport: asyncio.Transport) -> BoundedProtocol:
+    """Of a server that never answers."""
 
     async def never(*_: object) -> None:
         await asyncio.Event().wait()
 
-    transport = _Reading()
     settings = Config(never, ws="none", loop="none", lifespan="off", interface="asgi3", log_config=None, proxy_headers=False)
     settings.load()
-    connection = BoundedProtocol(
-        settings, ServerState(), {}, asyncio.get_running_loop(), limits=ServerLimits(), metrics=Metrics(ServerLimits())
-    )
-    connection.connection_made(transport)
+    limits = ServerLimits(head_timeout_s=3600.0)
+    made = BoundedProtocol(settings, ServerState(), {}, asyncio.get_running_loop(), limits=limits, metrics=Metrics(limits))
+    made.connection_made(transport)
+    return made
+
+
+async def test_what_is_sent_behind_an_upgrade_waits_in_the_kernel_whatever_was_before_it() -> None:
+    """Reading pauses for the requests ahead of it, too: when these have been answered, it must not go on for that reason."""
+    transport = _Transport()
+    connection = _connection(transport)
     upgrade = b"GET /b HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
     connection.data_received(b"GET /a HTTP/1.1\r\n\r\n" + upgrade + bytes(100_000))
     assert connection._served is not None

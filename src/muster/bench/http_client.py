@@ -43,6 +43,8 @@ class Connection(asyncio.Protocol):
         return connection
 
     def close(self) -> None:
+        """Nobody is told of what comes then, or of the connection's end: whoever reads a stream may have another already."""
+        self._on_chunk = None
         if self._transport is not None:
             self._transport.close()
 

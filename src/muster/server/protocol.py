@@ -230,7 +230,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.flow.write_paused or not cycle.chunked_encoding or not chunk:  # an empty one would end the answer
             return False
         if not cycle.disconnected:
-            self.transport.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+            self.hand_on(b"%x\r\n%b\r\n" % (len(chunk), chunk))
         return True
 
     @property
@@ -265,6 +265,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return self._after_http
 
     def hand_on(self, data: bytes) -> None:
+        """What is written to one who is leaving, which is known before the connection is lost, is a warning in the log each."""
         if not self.transport.is_closing():
             self.transport.write(data)
 
